@@ -1,0 +1,108 @@
+// Package deny holds the one type in which every layer says no.
+//
+// A denial names the layer that refused, the rule that it broke, what was
+// asked and the exact change that would allow it. The same value is shown to
+// the agent (as an error envelope), written to the record and printed to the
+// operator, so that nobody has to guess which of six layers it was.
+//
+// The set of codes is closed: [Codes] lists it, docs/contracts/deny.md
+// explains it, and a test keeps the two equal.
+package deny
+
+import "fmt"
+
+// Layer names the part of the onion that refused. The values are part of the
+// public contract (docs/contracts/deny.md).
+type Layer string
+
+// The layers, from the floor up (docs/DESIGN.md, "The onion").
+const (
+	LayerHost      Layer = "host"      // 0: the floor that doctor checks
+	LayerAccount   Layer = "account"   // 1: one Linux user per agent, and its cell
+	LayerPod       Layer = "pod"       // 2: namespaces, seccomp, Landlock, cgroups
+	LayerMessages  Layer = "messages"  // 3a: the adapter
+	LayerKnowledge Layer = "knowledge" // 3b: Markdown vaults
+	LayerEgress    Layer = "egress"    // 4: nftables by id, the guard
+	LayerVault     Layer = "vault"     // 5: secrets
+)
+
+// Code is the machine-readable rule that was broken.
+type Code string
+
+// The codes of every layer built so far.
+const (
+	// Egress: decided by the guard before a packet exists.
+	NotListed      Code = "egress.not_listed"      // name or address is not in the manifest
+	PortNotListed  Code = "egress.port_not_listed" // the name is listed, the port is not
+	SpecialRange   Code = "egress.special_range"   // the name resolves to an IANA special-purpose range
+	OwnAddress     Code = "egress.own_address"     // the name resolves to an address of this host
+	NameMismatch   Code = "egress.name_mismatch"   // SNI or Host differs from the name asked for
+	NoServerName   Code = "egress.no_server_name"  // TLS without SNI, or with encrypted ClientHello
+	BadTarget      Code = "egress.bad_target"      // the request does not name a host and port
+	NameUnresolved Code = "egress.name_unresolved" // DNS gave no usable address and no earlier answer is good
+	Unreachable    Code = "egress.unreachable"     // allowed, but nothing answered there
+	PinFailed      Code = "egress.pin_failed"      // the kernel did not take the pin; closed
+
+	// Identity: who is calling.
+	BadPeer  Code = "identity.bad_peer"  // the socket's peer id is not the one that owns this socket
+	BadToken Code = "identity.bad_token" // missing, unknown or expired token
+
+	// Operators.
+	NotOperator Code = "operator.not_allowed" // the caller may not use this verb
+
+	// Host.
+	MissingFeature Code = "host.missing_feature" // the kernel lacks what a layer needs
+)
+
+// Codes returns every code, for documentation and for the test that keeps the
+// contract complete.
+func Codes() []Code {
+	return []Code{
+		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
+		NameUnresolved, Unreachable, PinFailed, BadPeer, BadToken, NotOperator, MissingFeature,
+	}
+}
+
+// Reason is one denial. It is an error, so it travels with %w and errors.As.
+type Reason struct {
+	Layer Layer  `json:"layer"`
+	Code  Code   `json:"code"`
+	What  string `json:"what"` // what was asked, e.g. "CONNECT evil.example:443"
+	Why   string `json:"why"`  // the rule, in words
+	Mend  string `json:"mend"` // the exact change that would allow it, or what to do instead
+}
+
+// Error gives one line for a person.
+func (r *Reason) Error() string {
+	return fmt.Sprintf("%s: denied by layer %s (%s): %s; to allow it: %s", r.What, r.Layer, r.Code, r.Why, r.Mend)
+}
+
+// Envelope is the error body that agents receive over HTTP and tools.
+type Envelope struct {
+	Code        string `json:"code"`       // PERMISSION_DENIED, VALIDATION_ERROR, …
+	Message     string `json:"message"`    // one sentence
+	StatusCode  int    `json:"statusCode"` // the HTTP status
+	WhatFailed  string `json:"whatFailed"`
+	Why         string `json:"why"`
+	Where       string `json:"where"` // layer and rule, "egress/egress.not_listed"
+	PossibleFix string `json:"possibleFix"`
+}
+
+// Envelope turns the denial into the error body of the agents' API. The HTTP
+// status is 403 for everything an agent could not mend by trying again, 401
+// for identity and 502 where the far side failed.
+func (r *Reason) Envelope() Envelope {
+	code, status := "PERMISSION_DENIED", 403
+	switch r.Code {
+	case BadPeer, BadToken:
+		code, status = "UNAUTHORIZED", 401
+	case Unreachable, NameUnresolved, PinFailed:
+		code, status = "APP_UNAVAILABLE", 502
+	case BadTarget:
+		code, status = "VALIDATION_ERROR", 400
+	}
+	return Envelope{
+		Code: code, Message: r.Error(), StatusCode: status,
+		WhatFailed: r.What, Why: r.Why, Where: string(r.Layer) + "/" + string(r.Code), PossibleFix: r.Mend,
+	}
+}

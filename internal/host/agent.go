@@ -1,0 +1,14 @@
+package host
+
+import (
+	"bulkhead/internal/layout"
+	"bulkhead/internal/team"
+)
+
+// Agent is one agent on this host: what the manifest wants, where it lives
+// and which ids it has.
+type Agent struct {
+	Place layout.Agent
+	IDs   layout.IDs
+	Want  *team.Agent
+}

@@ -1,0 +1,50 @@
+package layout
+
+import "fmt"
+
+// RangeSize is how many subordinate ids an agent owns.
+const RangeSize = 65536
+
+// Ids inside an agent's containers. They are the same for every engine. The
+// host id of inside id N is base+N-1: this is how rootless Podman maps the
+// subordinate range (inside 0 is the account itself), and the cell engine
+// keeps to it so that files survive a change of engine.
+const (
+	RuntimeID = 1000 // the agent framework under shim
+	GatewayID = 2000 // that agent's gateway
+	ProcID    = 3000 // code run for the agent
+)
+
+// IDs is the id plan of one agent on this host. User and group ids are equal.
+type IDs struct {
+	Account uint32 `json:"account"` // the Linux account's own uid
+	Base    uint32 `json:"base"`    // first subordinate id, of RangeSize
+	Dialer  uint32 `json:"dialer"`  // from SystemAccount's block, outside every range
+}
+
+// Host gives the host id of an inside id between 1 and RangeSize.
+func (i IDs) Host(inside uint32) uint32 { return i.Base + inside - 1 }
+
+// Runtime is the host id of the runtime.
+func (i IDs) Runtime() uint32 { return i.Host(RuntimeID) }
+
+// Gateway is the host id of the gateway.
+func (i IDs) Gateway() uint32 { return i.Host(GatewayID) }
+
+// Proc is the host id of code cells.
+func (i IDs) Proc() uint32 { return i.Host(ProcID) }
+
+// Last is the last host id of the range.
+func (i IDs) Last() uint32 { return i.Base + RangeSize - 1 }
+
+// Overlaps says whether two agents' ids meet anywhere.
+func (i IDs) Overlaps(o IDs) bool {
+	in := func(id uint32, x IDs) bool {
+		return id == x.Account || id == x.Dialer || id >= x.Base && id <= x.Last()
+	}
+	return i.Base <= o.Last() && o.Base <= i.Last() || in(i.Account, o) || in(i.Dialer, o) || in(o.Account, i) || in(o.Dialer, i)
+}
+
+func (i IDs) String() string {
+	return fmt.Sprintf("account %d, range %d-%d, dialer %d", i.Account, i.Base, i.Last(), i.Dialer)
+}

@@ -1,0 +1,85 @@
+// Package team is the manifest: bulkhead.yaml, its defaults and its faults.
+package team
+
+import (
+	"net/netip"
+	"time"
+)
+
+// APIVersion is the only manifest version that this build reads.
+const APIVersion = "bulkhead/v1"
+
+// Manifest is a valid manifest with every default filled in. It is only ever
+// made by Parse.
+type Manifest struct {
+	APIVersion string
+	Team       string
+	Agents     []*Agent // in the order of the file
+}
+
+// Mode is how long an agent's command lives.
+type Mode string
+
+// The modes.
+const (
+	ModeService Mode = "service" // started with the team, restarted when it ends
+	ModeSession Mode = "session" // the container stays up; the command is started by exec or attach
+	ModeTask    Mode = "task"    // started with the team, not restarted
+)
+
+// Agent is one agent of the team.
+type Agent struct {
+	Name      string
+	Role      string
+	Image     string // a name in the image store; exactly one of Image and Rootfs is set
+	Rootfs    string // absolute host path
+	Command   []string
+	Env       map[string]string
+	Mode      Mode
+	Workspace string // absolute host path of a folder to import; empty: an empty workspace
+	Mounts    []Mount
+	Ports     []uint16
+	Egress    []Destination
+	Hosts     map[string][]netip.Addr // fixed addresses of listed names, instead of DNS
+	Channels  []string
+	Secrets   map[string]string // environment-like name -> op:// reference
+	Knowledge string
+	Limits    Limits
+	Engine    string // "cell" or "podman"
+	OCI       string // "", "runc", "crun", "runsc", "krun"
+}
+
+// Mount is a read-only folder or file of the host.
+type Mount struct {
+	Host   string // absolute, on the host
+	Target string // absolute, inside
+}
+
+// SNIMode is how strictly a destination's protocol is bound to its name.
+type SNIMode string
+
+// The SNI modes.
+const (
+	SNIExact SNIMode = "exact" // ClientHello and Host must name the destination
+	SNIAny   SNIMode = "any"   // not checked; verify reports it
+)
+
+// Destination is one thing that an agent may connect to.
+type Destination struct {
+	Host     string     // lower-case name, "*.suffix", or "host" for this host's loopback; empty when Address is set
+	Address  netip.Addr // an address named literally
+	Port     uint16
+	SNI      SNIMode
+	Line     int // of the manifest, for "mend" texts
+	Position string
+}
+
+// Limits bound an agent; zero means the engine's default.
+type Limits struct {
+	MemoryBytes int64
+	MilliCPU    int64
+	PIDs        int64
+	NoFile      uint64
+	CoreBytes   uint64
+	StopGrace   time.Duration
+}

@@ -1,0 +1,104 @@
+package wire
+
+import (
+	"net/netip"
+	"time"
+
+	"bulkhead/internal/deny"
+)
+
+// The dialer protocol: gateway -> its dialer, over layout.Agent.DialerSocket.
+// Pipelined: answers may come in any order.
+const (
+	DialerProtocol = "dialer"
+	DialerVersion  = 1
+)
+
+// Verbs of the dialer protocol.
+const (
+	// VerbDial asks for a connected TCP socket. Request [DialRequest]; answer
+	// VerbConnected [Connected] with one descriptor, or VerbDenied with a
+	// deny.Reason.
+	VerbDial = "dial"
+	// VerbSocket asks for a TCP socket that is not connected, for attacks that
+	// aim a passed socket elsewhere. It gives nothing away: the kernel judges
+	// every packet of it by the dialer's id.
+	VerbSocket    = "socket"
+	VerbConnected = "connected"
+	VerbDenied    = "denied"
+)
+
+// DialRequest names a destination exactly as the client did.
+type DialRequest struct {
+	Host string `json:"host"` // a name, or an IP address in text form; "host" is this host's loopback
+	Port uint16 `json:"port"`
+}
+
+// Connected says where the passed socket leads.
+type Connected struct {
+	Address netip.AddrPort `json:"address"`
+	Family  int            `json:"family,omitempty"` // VerbSocket only: 4 or 6
+}
+
+// The pin protocol: dialer -> warden, over layout.Agent.PinSocket. The warden
+// knows the agent by the socket, and checks the peer's id.
+const (
+	PinProtocol = "pin"
+	PinVersion  = 1
+)
+
+// Verbs of the pin protocol.
+const (
+	// VerbPin asks for addresses that the kernel lets this dialer reach.
+	// Request [DialRequest]; answer VerbPinned [Pinned] once nftables took
+	// them, or VerbDenied with a deny.Reason.
+	VerbPin    = "pin"
+	VerbPinned = "pinned"
+	// VerbUnpin is sent by the warden, unasked, with [DialRequest]: forget it.
+	VerbUnpin = "unpin"
+)
+
+// Pinned lists addresses in the order in which to try them. After Expires the
+// kernel refuses new connections to them.
+type Pinned struct {
+	Addresses []netip.AddrPort `json:"addresses"`
+	Expires   time.Time        `json:"expires"`
+	Stale     bool             `json:"stale,omitempty"` // DNS failed; this is the last good answer
+	Age       time.Duration    `json:"age,omitempty"`   // of the answer, when Stale
+}
+
+// The resolver protocol: warden -> resolver. The resolver answers only names
+// that it was given by VerbNames; it holds nothing else.
+const (
+	ResolverProtocol = "resolver"
+	ResolverVersion  = 1
+)
+
+// Verbs of the resolver protocol.
+const (
+	VerbNames  = "names"  // [Names]: the complete list, replaces the former
+	VerbLookup = "lookup" // [Lookup] -> VerbAnswer [Answer] or VerbError
+	VerbAnswer = "answer"
+)
+
+// Names is everything that the resolver may ask DNS for. An entry "*.suffix"
+// covers every name below the suffix.
+type Names struct {
+	Names []string `json:"names"`
+}
+
+// Lookup asks for the addresses of one name.
+type Lookup struct {
+	Name string `json:"name"`
+}
+
+// Answer is what DNS said. The warden checks every address again.
+type Answer struct {
+	Addresses []netip.Addr `json:"addresses"`
+	NotFound  bool         `json:"notFound,omitempty"` // NXDOMAIN or no address: an answer, not a failure
+}
+
+// Denied wraps a reason for the wire.
+type Denied struct {
+	Reason deny.Reason `json:"reason"`
+}

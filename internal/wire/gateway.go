@@ -1,0 +1,34 @@
+package wire
+
+// The gateway protocol: shim of the runtime -> gateway, over
+// layout.Agent.GatewaySocket, and (later) the agent's tools over HTTP on the
+// same socket. The gateway tells the two apart by the first byte: a frame
+// starts with 0x00 (a length below 16 MiB), HTTP with a letter.
+const (
+	GatewayProtocol = "gateway"
+	GatewayVersion  = 1
+)
+
+// Verbs of the gateway protocol.
+const (
+	// VerbListen hands listening TCP sockets of the runtime's own loopback to
+	// the gateway, which accepts on them directly: nobody stands between client
+	// and gateway. Request [ListenRequest] with one descriptor per listener, in
+	// order. Answer VerbOK. The listeners live as long as the connection.
+	VerbListen = "listen"
+)
+
+// ListenRequest hands over listeners.
+type ListenRequest struct {
+	Token     string     `json:"token"` // the runtime's token
+	Listeners []Listener `json:"listeners"`
+}
+
+// Listener is one loopback listener of the runtime.
+type Listener struct {
+	// Address is where the shim listens, inside the runtime: "11.77.0.5:443".
+	Address string `json:"address"`
+	// Target is the listed destination that a connection is for: "name:port".
+	// Empty: the HTTP proxy.
+	Target string `json:"target,omitempty"`
+}

@@ -1,0 +1,86 @@
+package wire
+
+// The shim protocol: warden -> shim of a container, over
+// layout.Agent.ShimSocket. Only root can reach that socket.
+const (
+	ShimProtocol = "shim"
+	ShimVersion  = 1
+)
+
+// Verbs of the shim protocol.
+const (
+	// VerbExec starts another process in the container: same Landlock domain,
+	// seccomp filter, cgroup and ids as the command. Request [ExecRequest];
+	// first answer "started" [ExecStarted] with descriptors: with a terminal
+	// the pty's master; without, stdin's write end, stdout's and stderr's read
+	// ends. Last answer "exited" [ExecExited]. Closing the connection before
+	// that kills the process's whole session.
+	VerbExec = "exec"
+	// VerbResize changes the terminal of an exec on the same connection.
+	VerbResize = "resize"
+	// VerbSignal sends a signal to the exec on the same connection.
+	VerbSignal = "signal"
+	// VerbState asks for [ShimState].
+	VerbState = "state"
+	// VerbStop ends the command: SIGTERM, and SIGKILL after StopRequest.Grace.
+	VerbStop = "stop"
+
+	VerbStarted = "started"
+	VerbExited  = "exited"
+	VerbOK      = "ok"
+	VerbError   = "error" // body [Failure]
+)
+
+// Failure is the body of every "error" answer.
+type Failure struct {
+	Message string `json:"message"`
+	Mend    string `json:"mend,omitempty"`
+	Exit    int    `json:"exit,omitempty"` // the exit code that the CLI should end with
+}
+
+// ExecRequest describes a process to start in a container.
+type ExecRequest struct {
+	Argv     []string `json:"argv"`
+	Env      []string `json:"env,omitempty"` // added to the container's
+	Dir      string   `json:"dir,omitempty"`
+	Terminal bool     `json:"terminal,omitempty"`
+	Rows     uint16   `json:"rows,omitempty"`
+	Cols     uint16   `json:"cols,omitempty"`
+}
+
+// ExecStarted is the first answer; PID is inside the container.
+type ExecStarted struct {
+	PID int `json:"pid"`
+}
+
+// ExecExited is the last answer. A signal gives Code 128+signal.
+type ExecExited struct {
+	Code   int    `json:"code"`
+	Signal string `json:"signal,omitempty"`
+}
+
+// Resize is a terminal size in cells.
+type Resize struct {
+	Rows uint16 `json:"rows"`
+	Cols uint16 `json:"cols"`
+}
+
+// Signal is a signal number.
+type Signal struct {
+	Number int `json:"number"`
+}
+
+// StopRequest bounds how long a command may take to end.
+type StopRequest struct {
+	GraceMillis int64 `json:"graceMillis"`
+}
+
+// ShimState is what a shim knows of its command.
+type ShimState struct {
+	Build     string `json:"build"`
+	Ready     bool   `json:"ready"`             // listeners handed over (runtime) and command started
+	PID       int    `json:"pid"`               // inside; 0 when not running
+	Listeners int    `json:"listeners"`         // how many are with the gateway
+	Landlock  int    `json:"landlock"`          // ABI in force, 0: none
+	Waiting   string `json:"waiting,omitempty"` // why it is not ready
+}

@@ -1,0 +1,188 @@
+package wire
+
+import "encoding/json"
+
+// The warden protocol: operators -> warden, over layout.Host.WardenSocket.
+// One request per connection; the answers are zero or more VerbProgress and
+// then exactly one VerbResult or VerbError.
+const (
+	WardenProtocol = "warden"
+	WardenVersion  = 1
+)
+
+// Verbs of the warden protocol.
+const (
+	VerbApply    = "apply"    // [ApplyRequest] -> [ApplyResult]
+	VerbPlan     = "plan"     // [ApplyRequest] -> [PlanResult]; changes nothing
+	VerbStatus   = "status"   // [TeamRequest] -> [StatusResult]
+	VerbRestart  = "restart"  // [AgentRequest] -> [StatusResult]
+	VerbHalt     = "halt"     // [AgentRequest]: stop agents, keep accounts, rules and data -> [StatusResult]
+	VerbDown     = "down"     // [DownRequest] -> [DownResult]
+	VerbLogs     = "logs"     // [LogsRequest] -> descriptors of the log files, oldest first
+	VerbVerify   = "verify"   // [VerifyRequest] -> evidence.Report
+	VerbRun      = "run"      // [RunRequest]: a one-off container -> as VerbExec
+	VerbShutdown = "shutdown" // the warden ends; agents go on
+	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
+
+	VerbProgress = "progress" // [Progress]
+	VerbResult   = "result"
+)
+
+// Exit codes of every command (docs/contracts/exit-codes.md).
+const (
+	ExitOK       = 0
+	ExitFailed   = 1 // it was tried and failed, an attack succeeded, a control did not bite
+	ExitBadInput = 2 // manifest, flags, names: nothing was changed
+	ExitNoWarden = 3 // the warden is not running or cannot be reached
+	ExitRefused  = 4 // the caller may not do this
+	ExitMissing  = 5 // this host lacks a feature that a layer needs; nothing was changed
+)
+
+// ApplyRequest carries a manifest. The warden parses it again: what the CLI
+// checked is not believed.
+type ApplyRequest struct {
+	Path          string   `json:"path"` // for messages, and the folder that relative paths start from; absolute
+	Manifest      []byte   `json:"manifest"`
+	AcceptMissing []string `json:"acceptMissing,omitempty"` // deny.Layer values
+}
+
+// TeamRequest names a team; empty means every team.
+type TeamRequest struct {
+	Team string `json:"team,omitempty"`
+}
+
+// AgentRequest names agents of a team; no agents means all of them.
+type AgentRequest struct {
+	Team   string   `json:"team"`
+	Agents []string `json:"agents,omitempty"`
+}
+
+// DownRequest removes teams.
+type DownRequest struct {
+	Team  string `json:"team,omitempty"` // empty: every team
+	Purge bool   `json:"purge,omitempty"`
+}
+
+// DownResult says what is gone and what was kept.
+type DownResult struct {
+	SchemaVersion int      `json:"schemaVersion"`
+	Teams         []string `json:"teams"`
+	Removed       []string `json:"removed"` // "account bh-pair-writer", "cgroup pair/writer", …
+	Kept          []string `json:"kept,omitempty"`
+}
+
+// LogsRequest selects a log.
+type LogsRequest struct {
+	Team      string `json:"team"`
+	Agent     string `json:"agent"`
+	Container string `json:"container"` // "runtime" (default), "gateway", "dialer"
+}
+
+// AgentExec is VerbExec towards the warden.
+type AgentExec struct {
+	Team      string      `json:"team"`
+	Agent     string      `json:"agent"`
+	Container string      `json:"container,omitempty"` // "runtime" by default
+	Exec      ExecRequest `json:"exec"`
+}
+
+// RunRequest starts a one-off container with an agent's runtime profile, but
+// without its home, workspace, listeners or gateway.
+type RunRequest struct {
+	Team  string      `json:"team"`
+	Agent string      `json:"agent"`
+	Exec  ExecRequest `json:"exec"`
+}
+
+// VerifyRequest starts attacks.
+type VerifyRequest struct {
+	Team       string   `json:"team"`
+	Agents     []string `json:"agents,omitempty"`
+	NoControls bool     `json:"noControls,omitempty"`
+}
+
+// Progress is one line for the person who waits.
+type Progress struct {
+	Agent string `json:"agent,omitempty"`
+	Step  string `json:"step"`
+}
+
+// Result wraps the verb's own result.
+type Result = json.RawMessage
+
+// Action is what a plan would do.
+type Action string
+
+// The actions of a plan.
+const (
+	ActionCreate  Action = "create"
+	ActionUpdate  Action = "update" // without a restart
+	ActionRestart Action = "restart"
+	ActionRemove  Action = "remove"
+	ActionKeep    Action = "keep"
+)
+
+// Change is one line of a plan.
+type Change struct {
+	Agent  string   `json:"agent"`
+	Action Action   `json:"action"`
+	Why    []string `json:"why,omitempty"` // "egress: + api.example.com:443"
+}
+
+// PlanResult is what would change.
+type PlanResult struct {
+	SchemaVersion int      `json:"schemaVersion"`
+	Team          string   `json:"team"`
+	Changes       []Change `json:"changes"`
+	MissingLayers []string `json:"missingLayers,omitempty"`
+}
+
+// ApplyResult is what up did.
+type ApplyResult struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	Changes       []Change     `json:"changes"`
+	Status        StatusResult `json:"status"`
+}
+
+// StatusResult is read from the kernel at the moment of asking.
+type StatusResult struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	Teams         []TeamStatus `json:"teams"`
+}
+
+// TeamStatus is one team.
+type TeamStatus struct {
+	Team   string        `json:"team"`
+	Agents []AgentStatus `json:"agents"`
+}
+
+// AgentStatus is one agent. State is "running" only when every container runs
+// and every layer was read back as in force.
+type AgentStatus struct {
+	Agent      string            `json:"agent"`
+	State      string            `json:"state"` // running, degraded, starting, stopped, exited, failed
+	Why        string            `json:"why,omitempty"`
+	Account    string            `json:"account"`
+	Range      string            `json:"range"` // host ids
+	Containers []ContainerStatus `json:"containers"`
+	Layers     []LayerStatus     `json:"layers"`
+	Restarts   int               `json:"restarts"`
+}
+
+// ContainerStatus is one container.
+type ContainerStatus struct {
+	Name        string `json:"name"`
+	Running     bool   `json:"running"`
+	PID         int    `json:"pid,omitempty"` // on the host
+	HostID      uint32 `json:"hostID"`
+	Exit        *int   `json:"exit,omitempty"`
+	MemoryBytes int64  `json:"memoryBytes"`
+	Since       string `json:"since,omitempty"` // RFC 3339
+}
+
+// LayerStatus is what was read back for one layer.
+type LayerStatus struct {
+	Layer   string `json:"layer"`
+	InForce bool   `json:"inForce"`
+	Witness string `json:"witness"` // what was read, and where
+}
