@@ -83,8 +83,8 @@ func (t *Table) compareBase() ([]string, error) {
 		return []string{"- table inet " + Name}, nil
 	}
 	var diff []string
-	if tables[i].Flags&unix.NFT_TABLE_F_DORMANT != 0 {
-		diff = append(diff, "+ table inet "+Name+" is dormant")
+	if tables[i].Flags != 0 { // we set none; the library gives them in the wrong byte order (v0.3.0)
+		diff = append(diff, fmt.Sprintf("+ table inet %s has flags %#x: dormant or owned by somebody", Name, tables[i].Flags))
 	}
 	all, err := t.conn.ListChainsOfTableFamily(nftables.TableFamilyINet)
 	if err != nil {
