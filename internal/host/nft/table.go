@@ -35,8 +35,17 @@ package nft
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"maps"
 	"net/netip"
+	"os"
+	"slices"
+	"sync"
 	"time"
+
+	"github.com/google/nftables"
+	"github.com/mdlayher/netlink"
 
 	"bulkhead/internal/layout"
 )
@@ -48,6 +57,11 @@ const Name = "bulkhead"
 // its established connections still pass. A stream that outlives it without
 // any new connection to the same destination is cut.
 const FlowTimeout = 24 * time.Hour
+
+// socketBuffer holds one acknowledgement per message of the largest batch: a
+// thousand agents make some 20,000 messages, whose answers the kernel charges
+// with about 800 bytes each. The memory is taken only while it is used.
+const socketBuffer = 32 << 20
 
 // Binding ties one agent's ids to its rules.
 type Binding struct {
@@ -92,7 +106,19 @@ type State struct {
 }
 
 // Table is the table in one network namespace.
-type Table struct{ state }
+type Table struct {
+	conn *nftables.Conn
+	raw  *netlink.Conn // the socket below conn, for what conn cannot read
+	port uint32        // its netlink port id, to tell our own changes from others'
+	opts options
+
+	mu      sync.Mutex // serialises changes; guards what follows
+	want    Want
+	applied bool
+	live    map[string]map[netip.AddrPort]*Entry
+}
+
+type options struct{ netns int }
 
 // Option changes where the table lives.
 type Option func(*options)
@@ -104,50 +130,145 @@ func InNamespace(fd int) Option { return func(o *options) { o.netns = fd } }
 
 // Open connects to nftables. It changes nothing. It adopts pins that a former
 // process left in the kernel, so that agents keep their connections.
-func Open(opts ...Option) (*Table, error) { return open(opts) }
+func Open(opts ...Option) (*Table, error) {
+	t := &Table{live: map[string]map[netip.AddrPort]*Entry{}}
+	for _, o := range opts {
+		o(&t.opts)
+	}
+	conn, err := nftables.New(
+		nftables.AsLasting(),
+		nftables.WithNetNSFd(t.opts.netns),
+		nftables.WithSockOptions(
+			func(c *netlink.Conn) error { return c.SetReadBuffer(socketBuffer) },
+			func(c *netlink.Conn) error { return c.SetWriteBuffer(socketBuffer) },
+			func(c *netlink.Conn) error { t.raw, t.port = c, c.PID(); return nil },
+		),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("nft: open netlink (run as root, with nf_tables in the kernel): %w", err)
+	}
+	t.conn = conn
+	if err := t.adopt(); err != nil {
+		return nil, errors.Join(err, conn.CloseLasting())
+	}
+	return t, nil
+}
 
-// Close closes the netlink sockets. The rules stay.
-func (t *Table) Close() error { return t.close() }
+// Close closes the netlink socket. The rules stay.
+func (t *Table) Close() error { return t.conn.CloseLasting() }
 
 // Apply makes the table exactly as wanted, in one atomic batch, whatever it
 // was before, and keeps live pins of accounts that stay. It reads the result
 // back and fails when that is not what was wanted.
-func (t *Table) Apply(ctx context.Context, want Want) error { return t.apply(ctx, want) }
-
-// Restore applies the last wanted state again, pins included.
-func (t *Table) Restore(ctx context.Context) error { return t.restore(ctx) }
-
-// Pin lets the account's dialer connect to addrs for ttl, and renews their
-// flows. destination ("name:port") is kept with the element, so that a later
-// policy can tell what it was for.
-func (t *Table) Pin(account, destination string, addrs []netip.AddrPort, ttl time.Duration) error {
-	return t.pin(account, destination, addrs, ttl)
+func (t *Table) Apply(ctx context.Context, want Want) error {
+	if err := want.check(); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.applyLocked(ctx, want)
 }
 
-// Unpin takes the destination from its addresses. An address that no other
-// destination shares loses its pin and its flow, which ends the connections.
-func (t *Table) Unpin(account, destination string) error { return t.unpin(account, destination) }
+// Restore applies the last wanted state again, pins included. It does nothing
+// before the first Apply.
+func (t *Table) Restore(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.applied {
+		return nil
+	}
+	return t.applyLocked(ctx, t.want)
+}
 
-// Pins lists the account's live pins and flows.
-func (t *Table) Pins(account string) []Entry { return t.pins(account) }
-
-// Inspect reads the kernel's rules, sets and counters for one account and
-// compares them with what was last applied.
-func (t *Table) Inspect(account string) (State, error) { return t.inspect(account) }
+func (t *Table) applyLocked(ctx context.Context, want Want) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	keep := map[string]bool{}
+	for _, b := range want.Agents {
+		keep[b.Account] = true
+	}
+	maps.DeleteFunc(t.live, func(account string, _ map[netip.AddrPort]*Entry) bool { return !keep[account] })
+	t.expire(time.Now())
+	t.queue(want)
+	if err := t.conn.Flush(); err != nil {
+		return fmt.Errorf("nft: load table %s for %d agents: %w", Name, len(want.Agents), err)
+	}
+	t.want, t.applied = want, true
+	diff, err := t.compareBase()
+	if err != nil {
+		return err
+	}
+	for _, b := range want.Agents {
+		s, err := t.inspectLocked(b)
+		if err != nil {
+			return err
+		}
+		diff = append(diff, s.Difference...)
+	}
+	if n := len(diff); n > 0 {
+		return fmt.Errorf("nft: the kernel does not hold what was loaded, %d differences, the first: %v", n, diff[:min(n, 4)])
+	}
+	return nil
+}
 
 // RemoveAgent takes an account out of the wanted state and out of the kernel.
 // Safe to repeat.
 func (t *Table) RemoveAgent(ctx context.Context, account string) error {
-	return t.removeAgent(ctx, account)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	want := t.want
+	want.Agents = slices.DeleteFunc(slices.Clone(want.Agents), func(b Binding) bool { return b.Account == account })
+	if !t.applied || len(want.Agents) == len(t.want.Agents) {
+		return nil
+	}
+	return t.applyLocked(ctx, want)
 }
 
 // Destroy removes the table. Safe to repeat.
-func (t *Table) Destroy() error { return t.destroy() }
-
-// Watch calls changed, from one goroutine and never concurrently, after
-// somebody else changed the table (a burst of changes gives one call), until
-// ctx ends. Missed notifications count as a change. It returns once it is
-// listening has ended; started is closed once it listens.
-func (t *Table) Watch(ctx context.Context, started chan<- struct{}, changed func()) error {
-	return t.watch(ctx, started, changed)
+func (t *Table) Destroy() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.applied, t.want = false, Want{}
+	clear(t.live)
+	table := newTable()
+	t.conn.AddTable(table) // so that the deletion cannot miss
+	t.conn.DelTable(table)
+	if err := t.conn.Flush(); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("nft: remove table %s: %w", Name, err)
+	}
+	return nil
 }
+
+// check refuses a state in which one id would be judged by two agents' rules.
+func (w Want) check() error {
+	seen := map[string]bool{}
+	for i, a := range w.Agents {
+		if a.Account == "" || len(a.Account) > layout.MaxAccountName || seen[a.Account] {
+			return fmt.Errorf("nft: account %q is empty, too long or listed twice", a.Account)
+		}
+		seen[a.Account] = true
+		if a.Account == baseChain || a.Account == resolverChain {
+			return fmt.Errorf("nft: account %q has the name of a chain of ours", a.Account)
+		}
+		if a.IDs.Account == 0 || a.IDs.Base == 0 || a.IDs.Dialer == 0 || a.IDs.Last() < a.IDs.Base {
+			return fmt.Errorf("nft: account %q has no complete ids (%s)", a.Account, a.IDs)
+		}
+		for _, b := range w.Agents[:i] {
+			if a.IDs.Overlaps(b.IDs) {
+				return fmt.Errorf("nft: ids of %q (%s) and %q (%s) overlap", a.Account, a.IDs, b.Account, b.IDs)
+			}
+		}
+		if w.Resolver != nil && (Range{a.IDs.Base, a.IDs.Last()}.has(w.Resolver.ID) || a.IDs.Account == w.Resolver.ID || a.IDs.Dialer == w.Resolver.ID) {
+			return fmt.Errorf("nft: the resolver's id %d is one of %q (%s)", w.Resolver.ID, a.Account, a.IDs)
+		}
+	}
+	for _, r := range w.Refused {
+		if r.First == 0 || r.Last < r.First {
+			return fmt.Errorf("nft: range %d-%d to refuse is empty or holds root", r.First, r.Last)
+		}
+	}
+	return nil
+}
+
+func (r Range) has(id uint32) bool { return id >= r.First && id <= r.Last }
