@@ -184,11 +184,8 @@ func (w Want) rules() []rule {
 			&expr.Meta{Key: expr.MetaKeySKUID, Register: 1},
 			&expr.Lookup{SourceRegister: 1, SetName: dialersSet, IsDestRegSet: true},
 		}},
-		{baseChain, append([]expr.Any{
-			&expr.Meta{Key: expr.MetaKeySKUID, Register: 1},
-			&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
-			&expr.Lookup{SourceRegister: 1, SetName: refusedSet},
-		}, refuse()...)},
+		{baseChain, slices.Concat(protocol(unix.IPPROTO_TCP), refusedID(), reset())},
+		{baseChain, slices.Concat(refusedID(), refuse())},
 	}
 	if w.Resolver != nil {
 		for _, v6 := range []bool{false, true} {
@@ -213,11 +210,9 @@ func (w Want) rules() []rule {
 				rule{b.Account, match(v6, expr.CmpOpEq, flowSet(nil, b.Account, v6).Name)},
 			)
 		}
-		// A reset ends a revoked connection at once; to an established one an
-		// ICMP error would be a hint that TCP ignores (RFC 1122, 4.2.3.9).
 		out = append(
 			out,
-			rule{b.Account, append(protocol(unix.IPPROTO_TCP), &expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST})},
+			rule{b.Account, slices.Concat(protocol(unix.IPPROTO_TCP), reset())},
 			rule{b.Account, refuse()},
 		)
 	}
@@ -267,6 +262,22 @@ func destination(v6 bool, register uint32) []expr.Any {
 
 func destinationPort(register uint32) []expr.Any {
 	return []expr.Any{&expr.Payload{DestRegister: register, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}}
+}
+
+func refusedID() []expr.Any {
+	return []expr.Any{
+		&expr.Meta{Key: expr.MetaKeySKUID, Register: 1},
+		&expr.Byteorder{SourceRegister: 1, DestRegister: 1, Op: expr.ByteorderHton, Len: 4, Size: 4},
+		&expr.Lookup{SourceRegister: 1, SetName: refusedSet},
+	}
+}
+
+// reset counts and ends a TCP connection at once. To an established one an
+// ICMP error would be a hint that TCP ignores (RFC 1122, 4.2.3.9); to a new
+// one it comes while connect() holds the socket, is dropped, and counts only
+// when the SYN is sent again a second later.
+func reset() []expr.Any {
+	return []expr.Any{&expr.Counter{}, &expr.Reject{Type: unix.NFT_REJECT_TCP_RST}}
 }
 
 // refuse counts and rejects, so that the caller learns at once.

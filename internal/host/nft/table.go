@@ -108,7 +108,8 @@ type State struct {
 // Table is the table in one network namespace.
 type Table struct {
 	conn *nftables.Conn
-	port uint32 // netlink port id of conn, to tell our own changes from others'
+	raw  *netlink.Conn // the socket below conn, for what conn cannot read
+	port uint32        // its netlink port id, to tell our own changes from others'
 	opts options
 
 	mu      sync.Mutex // serialises changes; guards what follows
@@ -140,7 +141,7 @@ func Open(opts ...Option) (*Table, error) {
 		nftables.WithSockOptions(
 			func(c *netlink.Conn) error { return c.SetReadBuffer(socketBuffer) },
 			func(c *netlink.Conn) error { return c.SetWriteBuffer(socketBuffer) },
-			func(c *netlink.Conn) error { t.port = c.PID(); return nil },
+			func(c *netlink.Conn) error { t.raw, t.port = c, c.PID(); return nil },
 		),
 	)
 	if err != nil {
@@ -205,8 +206,8 @@ func (t *Table) applyLocked(ctx context.Context, want Want) error {
 		}
 		diff = append(diff, s.Difference...)
 	}
-	if len(diff) > 0 {
-		return fmt.Errorf("nft: the kernel does not hold what was loaded: %v", diff)
+	if n := len(diff); n > 0 {
+		return fmt.Errorf("nft: the kernel does not hold what was loaded, %d differences, the first: %v", n, diff[:min(n, 4)])
 	}
 	return nil
 }
