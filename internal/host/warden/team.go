@@ -103,7 +103,7 @@ func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agen
 			return nil, err
 		}
 	}
-	a := &agentRun{w: w, Agent: host.Agent{
+	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{
 		Place: place, Want: want, IDs: layout.IDs{Account: u.UID, Base: rng.First, Dialer: st.Dialer},
 	}}
 	return a, a.folders()
