@@ -39,10 +39,10 @@ func (s *scene) control(ctx context.Context, a Attack, c Control) ControlRow {
 	verdict, evidence := judge(with, err, c.Witness)
 	row.On = evidence
 	without, err := s.half(ctx, a, c, append(slices.Clone(row.Off), c.Mechanism))
-	free, evidence := judge(without, err, nil)
+	free, evidence := judge(without, err, a.Lacking)
 	row.Without = evidence
 	switch {
-	case verdict == NotRun || free == NotRun:
+	case verdict == NotRun, free == NotRun, free == Denied: // Denied: in one of the ways of a kernel that lacks it
 		row.NotRun = "this kernel lacks what the attack would use: " + evidence
 	default:
 		row.Bit = verdict == Denied && free == Succeeded
