@@ -57,10 +57,19 @@ func (s *scene) half(ctx context.Context, a Attack, c Control, off []engine.Mech
 	if err := s.rules(ctx, spec.Has(engine.MechNftables)); err != nil {
 		return attempt.Answer{}, err
 	}
-	if err := s.egress.guard(spec.Has(engine.MechGuard)); err != nil {
-		return attempt.Answer{}, err
+	if strings.HasPrefix(a.Attempt, "dialer.") {
+		if s.noEgress != nil {
+			return attempt.Answer{}, fmt.Errorf("the decoy host has no dialer: %w", s.noEgress)
+		}
+		if err := s.egress.guard(spec.Has(engine.MechGuard)); err != nil {
+			return attempt.Answer{}, err
+		}
 	}
-	own := []attempt.Span{{First: spec.User.ID, Last: spec.User.ID}}
+	id := spec.User.ID
+	if !spec.Has(engine.MechUserNS) {
+		id = spec.User.Map[0].Host
+	}
+	own := []attempt.Span{{First: id, Last: id}}
 	if !spec.Has(engine.MechUser) {
 		own = nil // it shares the target's id: nothing is "its own" by that
 	}
