@@ -13,12 +13,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/evidence"
 	"bulkhead/internal/host/warden"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == evidence.DecoyArg {
+		evidence.DecoyMain()
+	}
 	stay := flag.Bool("stay", false, "keep running when no team is left (for systemd)")
 	verbose := flag.Bool("verbose", false, "log every request")
 	flag.Parse()

@@ -48,7 +48,7 @@ func Normalise(s string) (Host, error) {
 		return Host{Addr: addr}, nil
 	}
 	name, err := profile.ToASCII(s)
-	if err != nil {
+	if again, twice := profile.ToASCII(name); err != nil || twice != nil || again != name {
 		return Host{}, fmt.Errorf("%s is not a host name", strconv.Quote(s))
 	}
 	name = strings.TrimSuffix(name, ".")

@@ -148,3 +148,157 @@ func TestProfileIsReadBackFromTheRunningProcess(t *testing.T) {
 		}
 	})
 }
+
+func TestUserZeroDoesNotExistInside(t *testing.T) {
+	inHost(t, func(t *testing.T, b *bench) {
+		out, _ := b.run(b.spec("map", "cat /proc/self/uid_map /proc/self/gid_map"))
+		for line := range strings.Lines(out) {
+			if f := strings.Fields(line); len(f) != 3 || f[0] != "1000" || f[1] != "200999" || f[2] != "1" {
+				t.Errorf("map line %q, want 1000 200999 1", line)
+			}
+		}
+	})
+}
+
+func TestWhatACellMayNotDo(t *testing.T) {
+	inHost(t, func(t *testing.T, b *bench) {
+		home := "/var/lib/bulkhead/agents/home"
+		if err := os.MkdirAll(home, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(home, int(host(1000)), int(host(1000))); err != nil {
+			t.Fatal(err)
+		}
+		cases := []struct {
+			name, script string
+			want         string // in the output
+		}{
+			{"write to the root", "touch /x", "Read-only file system"},
+			{"write to /etc", "echo a > /etc/hosts", "Read-only file system"},
+			{"add a device", "touch /dev/x", "Read-only file system"},
+			{"mount", "mount -t tmpfs x /tmp", "permission denied"},
+			{"unshare", "unshare -U true", "Operation not permitted"},
+			{"run from /tmp", "cp /bin/busybox /tmp/true; busybox cp /bin/busybox /tmp/true; /tmp/true", "Permission denied"},
+			{"read kcore", "busybox dd if=/proc/kcore bs=1 count=1 | busybox wc -c", "0"},
+			{"raise the low port limit", "echo 1 > /proc/sys/net/ipv4/ip_unprivileged_port_start", "Read-only file system"},
+			{"bring a link down", "ip link set lo down", "Operation not permitted"},
+		}
+		for i, c := range cases {
+			s := b.spec("no"+string(rune('a'+i)), c.script+"; echo done")
+			out, exit := b.run(s)
+			if !strings.Contains(out, c.want) {
+				t.Errorf("%s: want %q in %q (%v)", c.name, c.want, out, exit)
+			}
+		}
+		s := b.spec("may", "touch /home/agent/f && cat /home/agent/f && echo ok > /tmp/x && echo ok > /dev/null && echo ok > /dev/shm/x && cat /tmp/x /dev/shm/x")
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: home, Target: "/home/agent", Writable: true})
+		if out, exit := b.run(s); exit.Code != 0 || out != "ok\nok\n" {
+			t.Errorf("what a cell may do: %v %q", exit, out)
+		}
+	})
+}
+
+func TestLimitsBite(t *testing.T) {
+	inHost(t, func(t *testing.T, b *bench) {
+		s := b.spec("oom", "busybox dd if=/dev/zero of=/tmp/big bs=1M count=200; echo survived")
+		s.Mounts[0].Size = 512 << 20
+		s.Limits.MemoryBytes = 64 << 20
+		out, exit := b.run(s)
+		if strings.Contains(out, "200+0 records out") || !exit.OOM {
+			t.Errorf("memory: %v %q", exit, out)
+		}
+		s = b.spec("pids", "i=0; while [ $i -lt 60 ]; do sleep 5 & i=$((i+1)); done; echo all")
+		s.Limits.PIDs = 40
+		if out, exit = b.run(s); !strings.Contains(out, "can't fork") {
+			t.Errorf("pids: %v %q", exit, out)
+		}
+		g, err := b.groups.Create("t/a/cpu", cgroup.Limits{MilliCPU: 250, MemoryBytes: 1 << 20, PIDs: 7})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if l, err := g.Limits(); err != nil || l != (cgroup.Limits{MilliCPU: 250, MemoryBytes: 1 << 20, PIDs: 7}) {
+			t.Errorf("limits read back %+v, %v", l, err)
+		}
+	})
+}
+
+func TestLinkInTheHomeRedirectsNothing(t *testing.T) {
+	inHost(t, func(t *testing.T, b *bench) {
+		home := "/var/lib/bulkhead/agents/home"
+		if err := os.MkdirAll(home, 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chown(home, int(host(1000)), int(host(1000))); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Symlink("/etc", filepath.Join(home, "work")); err != nil {
+			t.Fatal(err)
+		}
+		fails := func(what string, s engine.Spec, want string) {
+			t.Helper()
+			p, err := cell.Start(s, cell.Options{Program: b.program, Cgroups: b.groups})
+			if err == nil {
+				_ = p.Kill()
+				_ = p.Close()
+				t.Errorf("%s: it started", what)
+			} else if !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: %v, want %q", what, err, want)
+			}
+		}
+		s := b.spec("link", "true")
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: home, Target: "/home/agent"},
+			engine.Mount{Kind: engine.MountTmpfs, Target: "/home/agent/work", Size: 1 << 20})
+		fails("target below a planted link", s, "/home/agent/work")
+		s = b.spec("link2", "true")
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: home + "/work", Target: "/work"})
+		fails("source below the agent's folder", s, "belongs to user")
+		s = b.spec("missing", "true")
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountTmpfs, Target: "/nowhere", Size: 1 << 20})
+		fails("missing mount point", s, "no mount point /nowhere")
+		s = b.spec("off", "true")
+		s.Off = []engine.Mechanism{engine.MechSeccomp}
+		fails("a mechanism off in what is no decoy", s, "only a decoy")
+	})
+}
+
+func TestEachMechanismCanBeSwitchedOffInADecoy(t *testing.T) {
+	inHost(t, func(t *testing.T, b *bench) {
+		for _, c := range []struct {
+			off    engine.Mechanism
+			script string
+			want   string
+		}{
+			{engine.MechSeccomp, "grep Seccomp: /proc/self/status", "Seccomp:\t0"},
+			{engine.MechNoNewPrivs, "grep NoNewPrivs /proc/self/status", "NoNewPrivs:\t0"},
+			{engine.MechCaps, "grep CapEff /proc/self/status", "CapEff:\t000001ff"},
+			{engine.MechUserNS, "cat /proc/self/uid_map", "4294967295"},
+			{engine.MechPIDNS, "ls /proc/ | grep -c '^[0-9]'; echo pid $$; ls -d /proc/1/", "/proc/1/"},
+			{engine.MechNetNS, "ip a", "203.0.113"},
+			{engine.MechMountNS, "ls /var/lib/bulkhead", "programs"},
+			{engine.MechReadOnly, "grep ' / ' /proc/self/mountinfo", "/ rw,nosuid,nodev"},
+			{engine.MechLandlock, "echo x", "x"},
+		} {
+			t.Run(string(c.off), func(t *testing.T) {
+				s := b.spec("off-"+string(c.off), c.script)
+				s.Decoy, s.Off = true, []engine.Mechanism{c.off}
+				out, exit := b.run(s)
+				if !strings.Contains(out, c.want) {
+					t.Errorf("off: %v, want %q in %q", exit, c.want, out)
+				}
+			})
+		}
+	})
+}
+
+func TestDialerStaysInTheHostsNetworkUnderItsOwnID(t *testing.T) {
+	inHost(t, func(t *testing.T, b *bench) {
+		s := b.spec("dialer", "")
+		s.Role, s.Network.Host, s.Mounts = engine.RoleDialer, true, nil
+		s.User = engine.User{ID: 700001}
+		s.Command = []string{"/bin/sh", "-c", "id; grep -E 'Cap|Seccomp:|NoNew' /proc/self/status; cat /sys/class/net/lo/address; cat /proc/net/dev"}
+		out, exit := b.run(s)
+		if exit.Code != 0 || !strings.Contains(out, "uid=700001 gid=700001\n") || !strings.Contains(out, "CapBnd:\t0000000000000000") {
+			t.Errorf("%v %s", exit, out)
+		}
+	})
+}

@@ -227,7 +227,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return fmt.Errorf("warden: %w", err)
 	}
 	defer func() { _ = lf.Close() }()
-	cf, err := memfd("gateway-config", gatewayConfig(&a.Agent, a.run.Token))
+	cf, err := sealed("gateway-config", gatewayConfig(&a.Agent, a.run.Token))
 	if err != nil {
 		return err
 	}
