@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os/signal"
 	"syscall"
 	"unsafe"
 
@@ -13,7 +14,8 @@ import (
 // terminal is one of its own; a session is needed to have one, so a child of
 // the kernel's fork is asked for where setsid fails.
 func injectTerminal(t *trial) error {
-	_, _ = unix.Setsid() // fails for a leader, which may have a terminal anyway
+	signal.Ignore(unix.SIGHUP) // closing the terminal below hangs up its session, which is us
+	_, _ = unix.Setsid()       // fails for a leader, which may have a terminal anyway
 	slave, done, err := ownTerminal()
 	if err != nil {
 		// Without a terminal the call itself is still judged: a filter answers

@@ -49,6 +49,9 @@ type Attack struct {
 	Controls []Control
 	// Uncontrolled says why there is no control; the report repeats it.
 	Uncontrolled string
+	// Lacking are refusals that, with every mechanism off, mean that this kernel
+	// has no such thing (or root switched it off): then there is no control.
+	Lacking []string
 	// Also are refusals that are as good in a live agent, where several
 	// mechanisms stand behind each other.
 	Also []string

@@ -39,10 +39,10 @@ func (s *scene) control(ctx context.Context, a Attack, c Control) ControlRow {
 	verdict, evidence := judge(with, err, c.Witness)
 	row.On = evidence
 	without, err := s.half(ctx, a, c, append(slices.Clone(row.Off), c.Mechanism))
-	free, evidence := judge(without, err, nil)
+	free, evidence := judge(without, err, a.Lacking)
 	row.Without = evidence
 	switch {
-	case verdict == NotRun || free == NotRun:
+	case verdict == NotRun, free == NotRun, free == Denied: // Denied: in one of the ways of a kernel that lacks it
 		row.NotRun = "this kernel lacks what the attack would use: " + evidence
 	default:
 		row.Bit = verdict == Denied && free == Succeeded
@@ -57,10 +57,19 @@ func (s *scene) half(ctx context.Context, a Attack, c Control, off []engine.Mech
 	if err := s.rules(ctx, spec.Has(engine.MechNftables)); err != nil {
 		return attempt.Answer{}, err
 	}
-	if err := s.egress.guard(spec.Has(engine.MechGuard)); err != nil {
-		return attempt.Answer{}, err
+	if strings.HasPrefix(a.Attempt, "dialer.") {
+		if s.noEgress != nil {
+			return attempt.Answer{}, fmt.Errorf("the decoy host has no dialer: %w", s.noEgress)
+		}
+		if err := s.egress.guard(spec.Has(engine.MechGuard)); err != nil {
+			return attempt.Answer{}, err
+		}
 	}
-	own := []attempt.Span{{First: spec.User.ID, Last: spec.User.ID}}
+	id := spec.User.ID
+	if !spec.Has(engine.MechUserNS) {
+		id = spec.User.Map[0].Host
+	}
+	own := []attempt.Span{{First: id, Last: id}}
 	if !spec.Has(engine.MechUser) {
 		own = nil // it shares the target's id: nothing is "its own" by that
 	}

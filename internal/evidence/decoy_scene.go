@@ -21,18 +21,19 @@ import (
 // scene is what surrounds a decoy inside the decoy host: an attacker "a" and a
 // target "b" with files, sockets and a process; a network; rules; a dialer.
 type scene struct {
-	plan    decoyPlan
-	host    layout.Host
-	a, b    Agent
-	world   World
-	net     *decoyNetwork
-	table   *nft.Table
-	cgroups *cgroup.Tree
-	egress  *decoyEgress
-	target  *exec.Cmd
-	hold    io.Closer // ends the target
-	sockets []net.Listener
-	count   int // decoys so far, for their names
+	plan     decoyPlan
+	host     layout.Host
+	a, b     Agent
+	world    World
+	net      *decoyNetwork
+	table    *nft.Table
+	cgroups  *cgroup.Tree
+	egress   *decoyEgress
+	noEgress error // why there is no egress
+	target   *exec.Cmd
+	hold     io.Closer // ends the target
+	sockets  []net.Listener
+	count    int // decoys so far, for their names
 }
 
 // decoyRoot is the root file system of decoys, and decoyTmp its scratch.
@@ -69,14 +70,15 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 	if err := s.rules(ctx, true); err != nil {
 		return nil, err
 	}
-	if s.egress, err = newDecoyEgress(s); err != nil {
-		return nil, fmt.Errorf("egress: %w", err)
-	}
+	// Without a dialer only the controls that need one fail.
+	s.egress, s.noEgress = newDecoyEgress(s)
 	return s, nil
 }
 
 func (s *scene) close() {
-	s.egress.close()
+	if s.egress != nil {
+		s.egress.close()
+	}
 	_ = s.hold.Close()
 	_ = s.target.Wait()
 	for _, l := range s.sockets {
@@ -86,8 +88,8 @@ func (s *scene) close() {
 	_ = s.table.Close()
 }
 
-// makeRoot makes the decoys' root file system. Root owns it, as it must, and
-// everybody may write it, so that only its being read-only refuses.
+// makeRoot makes the decoys' root file system. Root owns it, as it must; its
+// etc is open to everybody, so that only its being read-only refuses.
 func (s *scene) makeRoot() error {
 	for _, dir := range []string{"", "etc", "tmp", "proc", "dev", "sys", "run", s.plan.Programs, s.a.Place.DialerDir()} {
 		p := filepath.Join(decoyRoot, dir)
@@ -95,7 +97,7 @@ func (s *scene) makeRoot() error {
 			return err
 		}
 	}
-	return errors.Join(os.Chmod(decoyRoot, 0o1777), os.Chmod(filepath.Join(decoyRoot, "etc"), 0o1777)) // #nosec G302 -- so that only read-only refuses
+	return os.Chmod(filepath.Join(decoyRoot, "etc"), 0o1777) // #nosec G302 -- so that only read-only refuses
 }
 
 // makeTarget gives b what the attacks are aimed at: all of it is reachable for
@@ -178,10 +180,7 @@ func (s *scene) spec(from Position, off []engine.Mechanism) engine.Spec {
 	if !sp.Has(engine.MechUser) {
 		host = s.b.IDs.Runtime()
 	}
-	if sp.Has(engine.MechUserNS) {
-		sp.User = engine.User{ID: inside, Map: []engine.IDMap{{Inside: inside, Host: host}}}
-	} else {
-		sp.User = engine.User{ID: host}
-	}
+	// Without a user namespace the engine takes the host's side of the map.
+	sp.User = engine.User{ID: inside, Map: []engine.IDMap{{Inside: inside, Host: host}}}
 	return sp
 }

@@ -14,24 +14,25 @@ func kernelAttacks() []Attack {
 	filter := func(also ...Control) []Control {
 		return append([]Control{{Mechanism: seccomp, Witness: filtered}}, also...)
 	}
+	lacking := func(a Attack, refusals ...string) Attack { a.Lacking = refusals; return a }
 	everyPosition := func(a Attack) Attack { a.From = everywhere; return a }
 	return []Attack{
-		call("kernel.unshare", "namespace.unshare", "become root of a user namespace", "unshare(CLONE_NEWUSER)", "CVE-2022-0185", filter()...),
-		call("kernel.clone", "namespace.clone", "become root of a user namespace", "clone(CLONE_NEWUSER)", "CVE-2022-0185", filter()...),
-		call("kernel.keyctl", "kernel.keyctl", "use keyrings, which containers share", "keyctl(GET_KEYRING_ID)", "CVE-2016-0728", filter()...),
-		call("kernel.io_uring", "kernel.io_uring", "work that no filter sees", "io_uring_setup", "CVE-2023-2598", filter()...),
+		lacking(call("kernel.unshare", "namespace.unshare", "become root of a user namespace", "unshare(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EINVAL"),
+		lacking(call("kernel.clone", "namespace.clone", "become root of a user namespace", "clone(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EINVAL"),
+		lacking(call("kernel.keyctl", "kernel.keyctl", "use keyrings, which containers share", "keyctl(GET_KEYRING_ID)", "CVE-2016-0728", filter()...), "ENOSYS"),
+		lacking(call("kernel.io_uring", "kernel.io_uring", "work that no filter sees", "io_uring_setup", "CVE-2023-2598", filter()...), "ENOSYS", "EPERM"),
 		call("kernel.bpf", "kernel.bpf", "load programs into the kernel", "bpf(MAP_CREATE)", "CVE-2021-3490",
 			Control{Mechanism: seccomp, Off: off(caps, userNS), Witness: filtered},
 			Control{Mechanism: caps, Off: off(seccomp, userNS), Witness: looks("EPERM")},
 		),
-		call("kernel.userfaultfd", "kernel.userfaultfd", "stop the kernel in the middle of a copy", "userfaultfd", "CVE-2021-22555", filter()...),
+		lacking(call("kernel.userfaultfd", "kernel.userfaultfd", "stop the kernel in the middle of a copy", "userfaultfd", "CVE-2021-22555", filter()...), "ENOSYS", "EPERM"),
 		call("kernel.i386", "kernel.i386", "call the kernel by another table", "int 0x80", "seccomp(2), SECCOMP_RET_DATA arch",
 			Control{Mechanism: seccomp, Witness: looks("SIGSYS", "ENOSYS")}),
 		call("kernel.handle", "file.handle", "open files outside the root by handle", "open_by_handle_at", "shocker.c, 2014",
 			Control{Mechanism: seccomp, Off: off(caps, userNS), Witness: filtered},
 			Control{Mechanism: caps, Off: off(seccomp, userNS), Witness: looks("EPERM")},
 		),
-		call("kernel.terminal", "terminal.inject", "type into the operator's terminal", "ioctl(TIOCSTI), plain and with high bits", "CVE-2017-5226", filter()...),
+		lacking(call("kernel.terminal", "terminal.inject", "type into the operator's terminal", "ioctl(TIOCSTI), plain and with high bits", "CVE-2017-5226", filter()...), "EIO"),
 		everyPosition(call("kernel.setuid", "privilege.setuid", "become root", "setresuid(0,0,0)", "setresuid(2)",
 			Control{Mechanism: caps, Off: off(userNS, seccomp), Witness: looks("EPERM")},
 			Control{Mechanism: userNS, Off: off(caps, seccomp), Witness: looks("EINVAL")},
