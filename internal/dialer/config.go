@@ -3,8 +3,15 @@
 // connected sockets on. It holds nothing and decides nothing: the warden does.
 //
 // `bulkhead-net dialer` finds its listening socket on descriptor 3 and its
-// [Config] as JSON on descriptor 4.
+// [Config] as JSON on descriptor 4. It only ever makes sockets and connects
+// them: no bind, no listen.
+//
+// Pins are cached until they expire and renewed before, so that an agent at
+// work waits for the warden once. While the warden is away (its restart)
+// cached pins serve and new destinations fail closed.
 package dialer
+
+import "errors"
 
 // Config is what a dialer is told at its start, as JSON on descriptor 4.
 type Config struct {
@@ -12,4 +19,12 @@ type Config struct {
 	Gateway uint32 `json:"gateway"`
 	// PinSocket is the path, as the dialer sees it, of layout.Agent.PinSocket.
 	PinSocket string `json:"pinSocket"`
+}
+
+// Check says what is missing.
+func (c Config) Check() error {
+	if c.Gateway == 0 || c.PinSocket == "" {
+		return errors.New("dialer: the config must give gateway (a host id above 0) and pinSocket (a path)")
+	}
+	return nil
 }

@@ -16,11 +16,11 @@
 package cell
 
 import (
-	"errors"
 	"net"
 	"os"
 
 	"bulkhead/internal/cgroup"
+	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
 )
 
@@ -45,11 +45,4 @@ type Options struct {
 }
 
 // Report is what stage 2 read back just before it ran the command.
-type Report struct {
-	Landlock int `json:"landlock"` // ABI in force; 0: none
-	Seccomp  int `json:"seccomp"`  // instructions of the filter in force; 0: none
-}
-
-// Start starts one container and returns when its command runs: exec has
-// happened, with everything in force. It may be called concurrently.
-func Start(spec engine.Spec, opt Options) (*Process, error) { return nil, errors.ErrUnsupported }
+type Report = confine.Result

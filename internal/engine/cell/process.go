@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,7 +38,7 @@ type Identity struct {
 	PID    int    `json:"pid"`    // as seen from the reader's PID namespace
 	Start  uint64 `json:"start"`  // field 22 of /proc/PID/stat, clock ticks since boot
 	UID    uint32 `json:"uid"`    // real user id as the initial user namespace numbers it
-	Cgroup string `json:"cgroup"` // below Bulkhead's root cgroup; empty: not checked
+	Cgroup string `json:"cgroup"` // cgroup.Group.Full; empty: not checked
 }
 
 // Process is one running container.
@@ -130,10 +131,21 @@ func Same(proc string, id Identity) error {
 	if err != nil {
 		return fmt.Errorf("cell: cgroup of process %d: %w", id.PID, err)
 	}
-	if !strings.Contains(string(raw), id.Cgroup+"\n") {
+	if !inGroup(string(raw), id.Cgroup) {
 		return fmt.Errorf("cell: process %d is not in cgroup %s", id.PID, id.Cgroup)
 	}
 	return nil
+}
+
+// inGroup looks for a path in /proc/PID/cgroup, lines of "id:controllers:path".
+func inGroup(text, full string) bool {
+	for line := range strings.Lines(text) {
+		parts := strings.SplitN(strings.TrimRight(line, "\n"), ":", 3)
+		if len(parts) == 3 && parts[2] == full {
+			return true
+		}
+	}
+	return false
 }
 
 // Identify takes the identity of a running process.
@@ -196,4 +208,32 @@ func realUID(proc string, pid int) (uint32, error) {
 		}
 	}
 	return 0, fmt.Errorf("cell: /proc/%d/status names no user id", pid)
+}
+
+// reap waits for the first process and records how it ended.
+func (p *Process) reap(proc *os.Process, oomBefore int64) {
+	defer close(p.done)
+	st, err := proc.Wait()
+	if err != nil {
+		p.err = fmt.Errorf("cell: wait for %d: %w", p.pid, err)
+		return
+	}
+	ws, ok := st.Sys().(syscall.WaitStatus)
+	if !ok {
+		p.err = fmt.Errorf("cell: wait for %d: no wait status", p.pid)
+		return
+	}
+	p.exit = exitOf(ws)
+	if p.group != nil {
+		if after, err := p.group.OOMKills(); err == nil && after > oomBefore {
+			p.exit.OOM = true
+		}
+	}
+}
+
+func exitOf(ws syscall.WaitStatus) Exit {
+	if ws.Signaled() {
+		return Exit{Code: 128 + int(ws.Signal()), Signal: ws.Signal().String()}
+	}
+	return Exit{Code: ws.ExitStatus()}
 }

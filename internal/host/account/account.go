@@ -93,7 +93,7 @@ func (a *Accounts) Ensure(ctx context.Context, r Request) (User, Range, error) {
 func useraddArgs(r Request) []string {
 	args := []string{
 		"--no-create-home", "--no-log-init", "--user-group", "--shell", "/usr/sbin/nologin",
-		"--home-dir", r.Home, "--comment", "Bulkhead", "--key", "CREATE_MAIL_SPOOL=no",
+		"--home-dir", r.Home, "--comment", "Bulkhead",
 	}
 	if r.System {
 		args = append(args, "--system")

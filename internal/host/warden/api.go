@@ -58,6 +58,9 @@ func (w *Warden) serve(ln *net.UnixListener) error {
 	}
 }
 
+// requestTimeout bounds how long an operator may take to say what is wanted.
+const requestTimeout = 10 * time.Second
+
 // call is one request of one operator.
 type call struct {
 	w    *Warden
@@ -77,11 +80,11 @@ func (w *Warden) answer(u *net.UnixConn) {
 		w.log.Warn("operator without credentials", "error", err)
 		return
 	}
-	_ = u.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if err := welcome(conn, wire.WardenProtocol, wire.WardenVersion, w.build); err != nil {
+	if _, err := conn.Greet(wire.WardenProtocol, wire.WardenVersion); err != nil {
 		w.log.Warn("operator", "uid", peer.UID, "error", err)
 		return
 	}
+	_ = u.SetReadDeadline(time.Now().Add(requestTimeout))
 	m, files, err := conn.Recv()
 	if err != nil {
 		return

@@ -50,6 +50,9 @@ type Config struct {
 	// From is the folder of the programs to install; usually that of the
 	// warden's own executable.
 	From string
+	// Self is the warden's own program, started again as a decoy host for
+	// controls. Empty: the running executable.
+	Self string
 	// Stay keeps the warden running when no team is left (systemd runs it);
 	// otherwise it ends, so that down leaves nothing behind.
 	Stay bool

@@ -1,0 +1,239 @@
+package dialer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/identity"
+	"bulkhead/internal/wire"
+)
+
+// Limits of the server.
+const (
+	maxConnections = 4
+	maxInFlight    = 256
+	connectTimeout = 10 * time.Second
+	// headStart is how long the first address is alone (RFC 8305, 5: 250 ms).
+	headStart = 250 * time.Millisecond
+)
+
+// Serve answers the gateway on ln until ctx ends, and waits for what it
+// started.
+func Serve(ctx context.Context, ln *net.UnixListener, cfg Config) error {
+	if err := cfg.Check(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	s := &server{cfg: cfg, pins: newPins(cfg.PinSocket), conns: make(chan struct{}, maxConnections)}
+	var work sync.WaitGroup
+	defer s.pins.close()
+	defer work.Wait()
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	for {
+		c, err := ln.AcceptUnix()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED) {
+			time.Sleep(20 * time.Millisecond) // a moment, until descriptors are free again
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("dialer: accept: %w", err)
+		}
+		work.Go(func() {
+			end := context.AfterFunc(ctx, func() { _ = c.Close() })
+			defer end()
+			s.serve(ctx, wire.New(c))
+		})
+	}
+}
+
+type server struct {
+	cfg   Config
+	pins  *pins
+	conns chan struct{}
+}
+
+func (s *server) serve(ctx context.Context, c *wire.Conn) {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer work.Wait()
+	defer cancel()
+	defer func() { _ = c.Close() }()
+	peer, err := identity.PeerOf(c.Unix())
+	if err != nil || peer.UID != s.cfg.Gateway || peer.UID == identity.Overflow {
+		return
+	}
+	select {
+	case s.conns <- struct{}{}:
+		defer func() { <-s.conns }()
+	default:
+		return
+	}
+	if _, err := c.Greet(wire.DialerProtocol, wire.DialerVersion); err != nil {
+		return
+	}
+	slots := make(chan struct{}, maxInFlight)
+	for {
+		m, files, err := c.Recv()
+		for _, f := range files {
+			_ = f.Close()
+		}
+		if err != nil {
+			return
+		}
+		switch m.Verb {
+		case wire.VerbDial:
+			var q wire.DialRequest
+			if json.Unmarshal(m.Body, &q) != nil {
+				return
+			}
+			slots <- struct{}{}
+			work.Go(func() {
+				defer func() { <-slots }()
+				s.dial(ctx, c, m.ID, q)
+			})
+		case wire.VerbSocket:
+			var q wire.Connected
+			_ = json.Unmarshal(m.Body, &q) // no body: family 4
+			s.socket(c, m.ID, q.Family)
+		default:
+			return
+		}
+	}
+}
+
+func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialRequest) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	pinned, fromCache, reason := s.pins.get(ctx, q)
+	var conn net.Conn
+	if reason == nil {
+		var err error
+		conn, err = race(ctx, pinned.Addresses)
+		if err != nil && fromCache && refusedHere(err) {
+			// The kernel may have lost or revoked what we have cached: ask once.
+			s.pins.forget(q)
+			if pinned, _, reason = s.pins.fresh(ctx, q); reason == nil {
+				conn, err = race(ctx, pinned.Addresses)
+			}
+		}
+		if err != nil && reason == nil {
+			reason = &deny.Reason{
+				Layer: deny.LayerEgress, Code: deny.Unreachable, What: fmt.Sprintf("%.300s:%d", q.Host, q.Port),
+				Why: "it is allowed, but no connection came about: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
+			}
+		}
+	}
+	if reason != nil {
+		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *reason})
+		return
+	}
+	defer func() { _ = conn.Close() }()
+	f, err := conn.(*net.TCPConn).File()
+	if err != nil {
+		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.Unreachable, What: q.Host, Why: "the socket cannot be passed: " + err.Error(), Mend: "try again",
+		}})
+		return
+	}
+	defer func() { _ = f.Close() }()
+	_ = c.Send(id, wire.VerbConnected, wire.Connected{Address: conn.RemoteAddr().(*net.TCPAddr).AddrPort()}, f)
+}
+
+// socket passes a fresh TCP socket, for attacks. The kernel judges every
+// packet of it by our id.
+func (s *server) socket(c *wire.Conn, id uint64, family int) {
+	domain := unix.AF_INET
+	if family == 6 {
+		domain = unix.AF_INET6
+	} else {
+		family = 4
+	}
+	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.Unreachable, What: "socket", Why: err.Error(), Mend: "free descriptors or memory",
+		}})
+		return
+	}
+	f := os.NewFile(uintptr(fd), "socket") // #nosec G115 -- a descriptor
+	defer func() { _ = f.Close() }()
+	_ = c.Send(id, wire.VerbConnected, wire.Connected{Family: family}, f)
+}
+
+// refusedHere says whether it looks like the kernel's own refusal.
+func refusedHere(err error) bool {
+	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EHOSTUNREACH)
+}
+
+// race connects to the first of the addresses that answers; each one starts
+// after a head start of those before it, or when they have all failed.
+func race(ctx context.Context, addrs []netip.AddrPort) (net.Conn, error) {
+	var d net.Dialer
+	if len(addrs) == 1 {
+		return d.DialContext(ctx, "tcp", addrs[0].String())
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type outcome struct {
+		conn net.Conn
+		err  error
+	}
+	results := make(chan outcome, len(addrs))
+	started, ended := 0, 0
+	start := func() {
+		a := addrs[started]
+		started++
+		go func() { // ends with ctx at the latest; the loop below takes or closes its result
+			c, err := d.DialContext(ctx, "tcp", a.String())
+			results <- outcome{c, err}
+		}()
+	}
+	defer func() {
+		cancel()
+		for ; ended < started; ended++ {
+			if r := <-results; r.conn != nil {
+				_ = r.conn.Close()
+			}
+		}
+	}()
+	var errs []error
+	timer := time.NewTimer(headStart)
+	defer timer.Stop()
+	for start(); ; {
+		select {
+		case r := <-results:
+			ended++
+			if r.err == nil {
+				return r.conn, nil
+			}
+			errs = append(errs, r.err)
+			if len(errs) == len(addrs) {
+				return nil, errors.Join(errs...)
+			}
+			if started < len(addrs) && ended == started {
+				start()
+				timer.Reset(headStart)
+			}
+		case <-timer.C:
+			if started < len(addrs) {
+				start()
+				timer.Reset(headStart)
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package stage2
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Main runs stage 2. args is one number: the first descriptor that is stage
+// 2's own, which is the plan; the status pipe follows. It returns only when it
+// failed, with the exit code.
+func Main(args []string) int {
+	runtime.LockOSThread()
+	if len(args) != 1 {
+		fmt.Fprintln(os.Stderr, "bulkhead-shim stage2 is started by the cell engine only")
+		return 2
+	}
+	first, err := strconv.Atoi(args[0])
+	if err != nil || first < 3 {
+		fmt.Fprintln(os.Stderr, "bulkhead-shim stage2: bad descriptor number")
+		return 2
+	}
+	status := first + 1
+	err = run(first, status)
+	_ = report(status, Report{Error: err.Error()})
+	return 125
+}
+
+func run(planFD, status int) error {
+	// Nothing of ours may be left open in the container. The plan names its
+	// descriptors; everything from the first of them on closes at exec.
+	if err := unix.CloseRange(uint(planFD), ^uint(0)>>1&0x7fffffff, unix.CLOSE_RANGE_CLOEXEC); err != nil { // #nosec G115 -- checked above
+		return fmt.Errorf("stage 2: close descriptors at exec: %w", err)
+	}
+	raw, err := io.ReadAll(os.NewFile(uintptr(planFD), "plan")) // #nosec G115 -- checked above
+	if err != nil {
+		return fmt.Errorf("stage 2: read the plan: %w", err)
+	}
+	p, err := parsePlan(raw)
+	if err != nil {
+		return err
+	}
+	if p.CgroupNamespace {
+		if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+			return fmt.Errorf("stage 2: cgroup namespace: %w", err)
+		}
+	}
+	if p.Hostname != "" {
+		if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
+			return fmt.Errorf("stage 2: host name %q: %w", p.Hostname, err)
+		}
+	}
+	if p.Root >= 0 {
+		if err := enterRoot(&p); err != nil {
+			return err
+		}
+	}
+	unix.Umask(0o022)
+	res, err := p.Profile.Apply(p.Become, "/proc")
+	if err != nil {
+		return err
+	}
+	// As the container's own user: what it may not enter it shall not get.
+	if err := unix.Chdir(p.Dir); err != nil {
+		return fmt.Errorf("stage 2: working folder %s: %w", p.Dir, err)
+	}
+	path, err := LookPath(p.Argv[0], p.Env)
+	if err != nil {
+		return err
+	}
+	if err := report(status, Report{Result: res}); err != nil {
+		return err
+	}
+	return fmt.Errorf("stage 2: run %s: %w", path, syscall.Exec(path, p.Argv, p.Env)) // #nosec G204 -- the Spec's command, confined
+}
+
+func report(fd int, r Report) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(fd, append(raw, '\n')); err != nil {
+		return fmt.Errorf("stage 2: report: %w", err)
+	}
+	return nil
+}
+
+// LookPath finds a program as execvp does, in the PATH of env.
+func LookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	path := ""
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	for dir := range strings.SplitSeq(path, ":") {
+		if !strings.HasPrefix(dir, "/") {
+			continue // a relative PATH would run what the agent put in the working folder
+		}
+		full := dir + "/" + name
+		if err := unix.Access(full, unix.X_OK); err == nil {
+			return full, nil
+		} else if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) {
+			return "", fmt.Errorf("stage 2: look for %s: %w", full, err)
+		}
+	}
+	return "", fmt.Errorf("stage 2: %q is in no folder of PATH=%s: name it absolutely, or set PATH in the environment", name, path)
+}
