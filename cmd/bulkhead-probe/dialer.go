@@ -24,7 +24,7 @@ func openDialer(path string) (*dialer, error) {
 		return nil, err
 	}
 	d := &dialer{conn: wire.New(c.(*net.UnixConn))}
-	if err := d.conn.Send(0, "hello", wire.Hello{Protocol: wire.DialerProtocol, Version: wire.DialerVersion}); err != nil {
+	if err := d.conn.Send(0, wire.VerbHello, wire.Hello{Protocol: wire.DialerProtocol, Version: wire.DialerVersion}); err != nil {
 		return nil, errors.Join(err, d.conn.Close())
 	}
 	if _, _, err := d.conn.Recv(); err != nil {
@@ -74,7 +74,7 @@ func dup(f *os.File) (int, error) {
 
 // socket asks for a fresh TCP socket that the dialer made.
 func (d *dialer) socket() (int, int, error) {
-	fd, c, err := d.ask(wire.VerbSocket, struct{}{})
+	fd, c, err := d.ask(wire.VerbSocket, wire.Connected{Family: 4})
 	if err != nil {
 		return -1, 0, fmt.Errorf("ask the dialer for a socket: %w", err)
 	}

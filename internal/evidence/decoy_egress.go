@@ -53,6 +53,7 @@ func newDecoyEgress(s *scene) (*decoyEgress, error) {
 	if err != nil {
 		return nil, err
 	}
+	gateway.SetUnlinkOnClose(false) // the dialer goes on with its copy
 	defer gateway.Close()
 	pin, err := listenFor(s.a.Place.PinSocket(), s.a.IDs.Dialer)
 	if err != nil {
