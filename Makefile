@@ -16,14 +16,13 @@ DESTDIR  ?=
 # The build id names the programs' folder on a host, so that a running agent
 # keeps its build. It is a digest of the source: same source, same id.
 BUILD := $(shell find cmd internal go.mod go.sum -type f \( -name '*.go' -o -name 'go.*' -o -path '*/embed/*' \) ! -name '*_test.go' -print0 2>/dev/null | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
-VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 export PATH := $(PATH):/usr/local/go/bin:/usr/lib/go/bin
 export CGO_ENABLED = 0
 export GOTOOLCHAIN ?= auto
 # The source may belong to another user than root, which git then refuses to describe.
 export GOFLAGS := $(GOFLAGS) -buildvcs=false
-LDFLAGS := -s -w -X bulkhead/internal/build.ID=$(BUILD) -X bulkhead/internal/build.Version=$(VERSION)
+LDFLAGS := -s -w -X main.build=$(BUILD)
 
 .PHONY: build
 build: go ## build the six static programs into bin/

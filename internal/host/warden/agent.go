@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
+	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host"
@@ -26,6 +28,7 @@ import (
 type agentRun struct {
 	w *Warden
 	host.Agent
+	accepted []string // layers that the operator accepted in a weaker form
 
 	// procs serialises everything that starts or stops processes of this agent.
 	procs    sync.Mutex
@@ -232,7 +235,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = cf.Close() }()
-	spec := gatewaySpec(&a.Agent, a.programs())
+	spec := a.weaker(gatewaySpec(&a.Agent, a.programs()))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -246,7 +249,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 }
 
 func (a *agentRun) startRuntime(ctx context.Context) error {
-	spec := runtimeSpec(a.w.host, &a.Agent, a.programs())
+	spec := a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs()))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -256,6 +259,21 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	}})
 	if err != nil {
 		return fmt.Errorf("start the runtime: %w", err)
+	}
+	return nil
+}
+
+// weaker writes into a Spec what the operator accepted this host to lack.
+func (a *agentRun) weaker(s engine.Spec) engine.Spec {
+	s.AcceptMissing = acceptedMechanisms(a.accepted)
+	return s
+}
+
+// acceptedMechanisms are the mechanisms that may be missing when layers were
+// accepted: see the optional features.
+func acceptedMechanisms(layers []string) []engine.Mechanism {
+	if slices.Contains(layers, string(deny.LayerPod)) {
+		return []engine.Mechanism{engine.MechLandlock}
 	}
 	return nil
 }

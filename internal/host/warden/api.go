@@ -58,6 +58,9 @@ func (w *Warden) serve(ln *net.UnixListener) error {
 	}
 }
 
+// requestTimeout bounds how long an operator may take to say what is wanted.
+const requestTimeout = 10 * time.Second
+
 // call is one request of one operator.
 type call struct {
 	w    *Warden
@@ -77,11 +80,11 @@ func (w *Warden) answer(u *net.UnixConn) {
 		w.log.Warn("operator without credentials", "error", err)
 		return
 	}
-	_ = u.SetReadDeadline(time.Now().Add(10 * time.Second))
-	if err := welcome(conn, wire.WardenProtocol, wire.WardenVersion, w.build); err != nil {
+	if _, err := conn.Greet(wire.WardenProtocol, wire.WardenVersion); err != nil {
 		w.log.Warn("operator", "uid", peer.UID, "error", err)
 		return
 	}
+	_ = u.SetReadDeadline(time.Now().Add(requestTimeout))
 	m, files, err := conn.Recv()
 	if err != nil {
 		return
@@ -120,6 +123,7 @@ func (w *Warden) may(p identity.Peer, verb string) error {
 func (c *call) dispatch(verb string) error {
 	switch verb {
 	case wire.VerbApply:
+		defer c.w.leaveWhenIdle() // an up that was refused leaves no warden behind either
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.apply(c.ctx, r, c.say) })
 	case wire.VerbPlan:
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(r) })
@@ -130,9 +134,8 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbRestart:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.restartAgents(c.ctx, r, c.say) })
 	case wire.VerbDown:
-		err := serveCall(c, func(r wire.DownRequest) (any, error) { return c.w.down(c.ctx, r, c.say) })
-		c.w.leaveWhenIdle()
-		return err
+		defer c.w.leaveWhenIdle()
+		return serveCall(c, func(r wire.DownRequest) (any, error) { return c.w.down(c.ctx, r, c.say) })
 	case wire.VerbLogs:
 		return c.logs()
 	case wire.VerbExec:

@@ -73,7 +73,7 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	spec := dialerSpec(&a.Agent, a.programs())
+	spec := a.weaker(dialerSpec(&a.Agent, a.programs()))
 	if err := a.keepSpec(spec); err != nil {
 		return nil, err
 	}

@@ -107,6 +107,7 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 	}
 	defer func() { _ = log.Close() }()
 	spec := resolverSpec(s.dns.UID, w.programs, w.resolverEtc())
+	spec.AcceptMissing = acceptedMechanisms(w.acceptedAnywhere())
 	p, err := cell.Start(spec, cell.Options{
 		Program: filepath.Join(w.programs, shimProgram), Cgroups: w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{f},
 	})
@@ -115,6 +116,17 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 	}
 	s.resolver = started(p)
 	return writeJSON(state, s.resolver.identity)
+}
+
+// acceptedAnywhere is what any team accepted: the resolver serves all of them.
+func (w *Warden) acceptedAnywhere() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, t := range w.teams {
+		out = append(out, t.state.Accepted...)
+	}
+	return out
 }
 
 // removeSystem takes away what no team needs any more. The caller holds

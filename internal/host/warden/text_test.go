@@ -1,6 +1,7 @@
 package warden
 
 import (
+	"errors"
 	"net/netip"
 	"os"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"bulkhead/internal/deny"
 	"bulkhead/internal/layout"
 )
 
@@ -123,5 +125,34 @@ func TestRestartsAreCountedWithinTheirWindow(t *testing.T) {
 	}
 	if _, ok := a.backoff(now.Add(restartWindow)); !ok {
 		t.Error("still given up after the window")
+	}
+}
+
+func TestAMissingFeatureIsRefusedUnlessItIsOptionalAndAccepted(t *testing.T) {
+	lacks := func() error { return errors.New("not here") }
+	all := []feature{
+		{layer: deny.LayerAccount, name: "there", probe: func() error { return nil }},
+		{layer: deny.LayerPod, name: "second lock", mend: "boot another kernel", probe: lacks, optional: true},
+		{layer: deny.LayerPod, name: "first lock", mend: "build another kernel", probe: lacks},
+	}
+	names := func(rs []*deny.Reason) (out []string) {
+		for _, r := range rs {
+			out = append(out, r.What)
+		}
+		return out
+	}
+	lost, refused := missing(all, nil)
+	if diff := cmp.Diff([]string{"second lock", "first lock"}, names(refused)); diff != "" || len(lost) != 0 {
+		t.Errorf("accepted nothing: lost %v, refused %s", lost, diff)
+	}
+	if !strings.Contains(refused[0].Mend, "--accept-missing pod") || strings.Contains(refused[1].Mend, "--accept-missing") {
+		t.Errorf("mends %q and %q: only what can be accepted may be offered", refused[0].Mend, refused[1].Mend)
+	}
+	lost, refused = missing(all, []string{"pod"})
+	if diff := cmp.Diff([]string{"first lock"}, names(refused)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"pod"}, lost); diff != "" {
+		t.Error(diff)
 	}
 }

@@ -35,7 +35,7 @@ func Command(host layout.Host) *cobra.Command {
 
 func buildCommand(store *image.Store) *cobra.Command {
 	var output string
-	var noCache bool
+	var noCache, fetchOnly bool
 	c := &cobra.Command{
 		Use:   "build RECIPE.yaml",
 		Short: "Build an image from a recipe and import it",
@@ -59,6 +59,9 @@ under the recipe's digest, and taken from there the next time.`,
 				return err
 			}
 			defer func() { _ = f.Close() }()
+			if fetchOnly {
+				return nil
+			}
 			if output != "" {
 				return save(f, output)
 			}
@@ -70,7 +73,10 @@ under the recipe's digest, and taken from there the next time.`,
 		},
 	}
 	c.Flags().StringVarP(&output, "output", "o", "", "write the tar to this `file` instead of importing it")
+	c.Flags().BoolVar(&fetchOnly, "fetch-only", false, "fill the cache and import nothing")
 	c.Flags().BoolVar(&noCache, "no-cache", false, "fetch anew and keep nothing")
+	c.MarkFlagsMutuallyExclusive("fetch-only", "no-cache")
+	c.MarkFlagsMutuallyExclusive("fetch-only", "output")
 	return c
 }
 
@@ -116,8 +122,7 @@ func doImport(c *cobra.Command, store *image.Store, name, source string, in io.R
 }
 
 func listCommand(store *image.Store) *cobra.Command {
-	var asJSON bool
-	c := &cobra.Command{
+	return &cobra.Command{
 		Use:   "list",
 		Short: "List the images of this host",
 		Args:  cobra.NoArgs,
@@ -126,7 +131,7 @@ func listCommand(store *image.Store) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if asJSON {
+			if asJSON, err := c.Flags().GetBool("json"); err == nil && asJSON { // bulkhead's own flag
 				if all == nil {
 					all = []image.Info{}
 				}
@@ -140,8 +145,6 @@ func listCommand(store *image.Store) *cobra.Command {
 			return w.Flush()
 		},
 	}
-	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	return c
 }
 
 func removeCommand(store *image.Store) *cobra.Command {
