@@ -81,6 +81,19 @@ func (d *dialer) socket() (int, int, error) {
 	return fd, c.Family, nil
 }
 
+// dial asks for a connection to "name:port".
+func (d *dialer) dial(name string) (int, wire.Connected, error) {
+	host, port, err := net.SplitHostPort(name)
+	if err != nil {
+		return -1, wire.Connected{}, err
+	}
+	p, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return -1, wire.Connected{}, err
+	}
+	return d.ask(wire.VerbDial, wire.DialRequest{Host: host, Port: uint16(p)})
+}
+
 // dialerDial asks the dialer for names that are not listed.
 func dialerDial(t *trial) error {
 	d, err := openDialer(t.Dialer)
@@ -89,15 +102,7 @@ func dialerDial(t *trial) error {
 	}
 	defer d.conn.Close()
 	for _, name := range t.Names {
-		host, port, err := net.SplitHostPort(name)
-		if err != nil {
-			return err
-		}
-		p, err := strconv.ParseUint(port, 10, 16)
-		if err != nil {
-			return err
-		}
-		fd, where, err := d.ask(wire.VerbDial, wire.DialRequest{Host: host, Port: uint16(p)})
+		fd, where, err := d.dial(name)
 		var r refused
 		if err != nil && !errors.As(err, &r) {
 			return err
@@ -111,7 +116,8 @@ func dialerDial(t *trial) error {
 }
 
 // dialerAim takes a socket that the dialer made and aims it itself: as it came,
-// and after it was disconnected.
+// and, if the request names a listed destination that answers, one that was
+// connected to it, after disconnecting.
 func dialerAim(t *trial) error {
 	return t.withDialer(func(d *dialer) error {
 		for _, a := range t.Addresses {
@@ -119,24 +125,41 @@ func dialerAim(t *trial) error {
 			if err != nil {
 				return err
 			}
-			for _, how := range []string{"fresh", "disconnected"} {
-				fd, family, err := d.socket()
-				if err != nil {
-					return err
-				}
-				if how == "disconnected" {
-					disconnect(fd)
-				}
-				if !t.step(how+" passed socket to "+a, connectWithin(fd, fit(to, family))) {
-					_ = unix.Close(fd)
-					continue
-				}
-				t.saw("a passed socket reached %s", a)
-				return unix.Close(fd)
+			fd, family, err := d.socket()
+			if err != nil {
+				return err
+			}
+			if t.aim("fresh", fd, fit(to, family), a) {
+				return nil
+			}
+			if len(t.Names) == 0 {
+				continue
+			}
+			fd, where, err := d.dial(t.Names[0])
+			if err != nil {
+				continue // the far side is down: that is not what is tried here
+			}
+			family = 4
+			if where.Address.Addr().Is6() {
+				family = 6
+			}
+			disconnect(fd)
+			if t.aim("connected and disconnected", fd, fit(to, family), a) {
+				return nil
 			}
 		}
 		return nil
 	})
+}
+
+// aim connects a passed socket, and closes it.
+func (t *trial) aim(how string, fd int, to unix.Sockaddr, address string) bool {
+	defer unix.Close(fd)
+	if !t.step(how+" passed socket to "+address, connectWithin(fd, to)) {
+		return false
+	}
+	t.saw("a passed socket reached %s", address)
+	return true
 }
 
 // dialerMark marks a passed socket, by which it might slip past a rule.

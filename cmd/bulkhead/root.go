@@ -12,6 +12,7 @@ import (
 	"golang.org/x/term"
 
 	"bulkhead/internal/client"
+	"bulkhead/internal/image/imagecmd"
 	"bulkhead/internal/layout"
 )
 
@@ -81,7 +82,7 @@ account, namespaces and list of destinations; everything else is denied.
 	root.AddCommand(
 		newInitCommand(a), newPlanCommand(a), newUpCommand(a), newStatusCommand(a), newExecCommand(a),
 		newRunCommand(a), newLogsCommand(a), newRestartCommand(a), newStopCommand(a), newDownCommand(a),
-		newVerifyCommand(a), newVersionCommand(a), newCompletionCommand(a),
+		newVerifyCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
 	)
 	return root
 }

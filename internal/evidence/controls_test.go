@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"bulkhead/internal/cgroup"
 	"bulkhead/test/system/throwaway"
 )
 
@@ -39,7 +40,7 @@ func TestEveryControlBites(t *testing.T) {
 		t.Skip("needs root and a throwaway host")
 	}
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-		d := &DecoyHost{Programs: programs(t), FirstID: 900_000_000, Scratch: "/run/bulkhead/decoy"}
+		d := &DecoyHost{Programs: programs(t), FirstID: 900_000_000, Scratch: "/run/bulkhead/decoy", CgroupRoot: cgroup.RootName}
 		rows, err := d.Controls(t.Context(), Attacks())
 		if err != nil {
 			t.Fatal(err)
@@ -58,6 +59,11 @@ func TestEveryControlBites(t *testing.T) {
 		}
 		if bit < 40 {
 			t.Errorf("only %d controls bit", bit)
+		}
+		if tree, err := cgroup.Open(cgroup.RootName); err != nil {
+			t.Error(err)
+		} else if g, err := tree.Group("decoy-900000000"); err != nil || g.Exists() {
+			t.Errorf("the decoys' cgroup is left (%v)", err)
 		}
 		left, err := os.ReadDir(d.Scratch)
 		if err != nil || len(left) > 0 {

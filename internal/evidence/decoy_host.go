@@ -60,7 +60,9 @@ func decoyMain() error {
 			rows = append(rows, s.controls(ctx, a)...)
 		}
 	}
-	s.close()
+	if err := s.close(); err != nil {
+		return fmt.Errorf("decoy host: tidy up: %w", err)
+	}
 	return json.NewEncoder(os.Stdout).Encode(rows)
 }
 

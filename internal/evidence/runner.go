@@ -40,6 +40,8 @@ type Request struct {
 	Team   string
 	Agents []Agent // all agents of the team; every one is a target
 	Only   []string
+	// Attacks narrows the table; nil means all of it.
+	Attacks []Attack
 	// Missing are layers that this host was accepted without, and why: their
 	// attacks are not run.
 	Missing map[deny.Layer]string
@@ -62,6 +64,9 @@ const patience = 30 * time.Second
 func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 	if len(q.Agents) == 0 {
 		return nil, fmt.Errorf("evidence: team %s has no running agent to attack from: start it with 'bulkhead up'", q.Team)
+	}
+	if q.Attacks == nil {
+		q.Attacks = Attacks()
 	}
 	r := &Report{SchemaVersion: SchemaVersion, Team: q.Team, Agents: []string{}, Rows: []Row{}, Controls: Controls{Rows: []ControlRow{}}}
 	bait, err := newBait()
@@ -88,7 +93,7 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 		if q.Progress != nil {
 			q.Progress("running controls in decoys")
 		}
-		rows, err := q.Decoys.Controls(ctx, Attacks())
+		rows, err := q.Decoys.Controls(ctx, q.Attacks)
 		if err != nil {
 			return nil, fmt.Errorf("evidence: controls: %w", err)
 		}
@@ -106,7 +111,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 	var rows []Row
 	var aims []func(*Row)
 	for _, p := range Positions() {
-		for _, a := range Attacks() {
+		for _, a := range q.Attacks {
 			if !slices.Contains(a.From, p) {
 				continue
 			}

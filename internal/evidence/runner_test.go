@@ -78,7 +78,7 @@ func TestAllRefusedIsAGoodReport(t *testing.T) {
 			t.Fatalf("%+v aims at itself", row)
 		}
 	}
-	if !strings.Contains(r.Text(), "denied 1/1") {
+	if !strings.Contains(r.Text(), "denied 2/2") {
 		t.Errorf("the matrix shows no denial:\n%s", r.Text())
 	}
 }

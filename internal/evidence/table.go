@@ -264,9 +264,13 @@ func egressAttacks() []Attack {
 		ask("metadata", "have the cloud's metadata address reached", func(Agent) []string { return []string{"169.254.169.254:80"} }),
 	)
 	return append(all,
-		passed("dialer.aim", "aim a passed socket elsewhere", "connect a socket that the dialer made, fresh and after disconnecting it", "dialer.aim",
+		passed("dialer.aim", "aim a passed socket elsewhere", "connect a socket that the dialer made, fresh, and disconnected from a listed destination", "dialer.aim",
 			func(from, _ Agent, w World) attempt.Request {
-				return attempt.Request{Dialer: from.Dialer, Addresses: []string{w.Unlisted, w.Loopback, "169.254.169.254:80"}}
+				q := attempt.Request{Dialer: from.Dialer, Addresses: []string{w.Unlisted, w.Loopback, "169.254.169.254:80"}}
+				if from.Listed != "" {
+					q.Names = []string{from.Listed}
+				}
+				return q
 			}),
 		passed("dialer.listen", "let two captured gateways talk", "listen on one passed socket, connect with another", "dialer.listen",
 			func(from, _ Agent, _ World) attempt.Request { return attempt.Request{Dialer: from.Dialer} }),

@@ -123,6 +123,7 @@ func (w *Warden) may(p identity.Peer, verb string) error {
 func (c *call) dispatch(verb string) error {
 	switch verb {
 	case wire.VerbApply:
+		defer c.w.leaveWhenIdle() // an up that was refused leaves no warden behind either
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.apply(c.ctx, r, c.say) })
 	case wire.VerbPlan:
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(r) })
@@ -133,9 +134,8 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbRestart:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.restartAgents(c.ctx, r, c.say) })
 	case wire.VerbDown:
-		err := serveCall(c, func(r wire.DownRequest) (any, error) { return c.w.down(c.ctx, r, c.say) })
-		c.w.leaveWhenIdle()
-		return err
+		defer c.w.leaveWhenIdle()
+		return serveCall(c, func(r wire.DownRequest) (any, error) { return c.w.down(c.ctx, r, c.say) })
 	case wire.VerbLogs:
 		return c.logs()
 	case wire.VerbExec:
