@@ -26,7 +26,7 @@ LDFLAGS := -s -w -X main.build=$(BUILD)
 
 .PHONY: build
 build: go ## build the six static programs into bin/
-	for p in $(PROGRAMS); do [ ! -d cmd/$$p ] || programs+=" ./cmd/$$p"; done
+	@for p in $(PROGRAMS); do [ ! -d cmd/$$p ] || programs+=" ./cmd/$$p"; done
 	mkdir -p bin
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$programs
 
