@@ -8,6 +8,7 @@ import (
 	"os"
 
 	"bulkhead/internal/engine/cell/stage2"
+	"bulkhead/internal/engine/launcher"
 )
 
 func main() {
@@ -15,6 +16,8 @@ func main() {
 		switch os.Args[1] {
 		case "stage2":
 			os.Exit(stage2.Main(os.Args[2:]))
+		case "launcher":
+			os.Exit(launcher.Main())
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself)")

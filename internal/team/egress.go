@@ -34,7 +34,7 @@ func (r *reader) egress(p place) []listed {
 			continue
 		}
 		if isMapping(at.node) {
-			f := r.fields(at, "{to: host:port, sni: any}", "to", "sni")
+			f := r.fields(at, "{to: host:port, sni: any}", egressKeys...)
 			to, sni = f["to"], f["sni"]
 			r.need(at, f, "to", "write {to: host:port, sni: any}")
 		}
@@ -47,7 +47,7 @@ func (r *reader) egress(p place) []listed {
 			r.fault(to, fault.mend, "%s", fault.problem)
 			continue
 		}
-		mode := SNIMode(r.choice(sni, string(SNIExact), string(SNIAny)))
+		mode := SNIMode(r.choice(sni, sniModes...))
 		named := d.Host != "" && d.Host != "host"
 		switch {
 		case mode == SNIExact && !named:

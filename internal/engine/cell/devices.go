@@ -20,6 +20,10 @@ var deviceLinks = [][2]string{
 	{"pts/ptmx", "ptmx"},
 }
 
+// Devices makes the detached /dev that every container has; the caller mounts
+// it with move_mount and closes it.
+func Devices() (int, error) { return deviceMount() }
+
 // deviceMount makes a detached /dev that root owns, with the nodes in it and
 // empty folders for pts and shm. Made by root in the initial user namespace,
 // or the kernel would ignore the nodes. The mount is read-only: the container

@@ -20,10 +20,12 @@ func makeNetwork(n engine.Network) error {
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		return fmt.Errorf("cell: network namespace: %w", err)
 	}
-	return setUpLoopback(n)
+	return SetUpLoopback(n)
 }
 
-func setUpLoopback(n engine.Network) error {
+// SetUpLoopback brings lo up in the calling thread's network namespace and gives it
+// the addresses and settings of n.
+func SetUpLoopback(n engine.Network) error {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {
 		return fmt.Errorf("cell: loopback: netlink: %w", err)

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"path"
 	"slices"
@@ -66,6 +67,9 @@ func makeTree(s *engine.Spec) (_ *tree, err error) {
 		}
 		t.mounts = append(t.mounts, p)
 	}
+	if err := pointsInMemory(mounts, t.mounts); err != nil {
+		return nil, err
+	}
 	if t.dev, err = deviceMount(); err != nil {
 		return nil, err
 	}
@@ -85,6 +89,27 @@ func makeTree(s *engine.Spec) (_ *tree, err error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// pointsInMemory makes the mount points of mounts that lie in a tmpfs of the
+// same Spec: nobody else could, and nobody has seen that tmpfs yet.
+func pointsInMemory(mounts []engine.Mount, made []placed) error {
+	for i, m := range mounts {
+		parent := -1
+		for j, o := range mounts[:i] {
+			if strings.HasPrefix(m.Target, o.Target+"/") {
+				parent = j // the deepest comes last
+			}
+		}
+		if parent < 0 || mounts[parent].Kind != engine.MountTmpfs {
+			continue
+		}
+		rel := strings.TrimPrefix(m.Target, mounts[parent].Target)
+		if err := makePoint(made[parent].fd, placed{target: rel, file: made[i].file}); err != nil {
+			return fmt.Errorf("cell: mount point %s: %w", m.Target, err)
+		}
+	}
+	return nil
 }
 
 func cloneProc() (int, error) {
@@ -108,6 +133,9 @@ func emptyRoot(mounts []placed, writable bool) (int, error) {
 	}
 	points := append([]placed{{target: "/proc"}, {target: "/dev"}}, mounts...)
 	for _, m := range points {
+		if strings.HasPrefix(m.target, "/dev/") || inside(m.target, mounts) {
+			continue // its mount point lies in another mount
+		}
 		if err := makePoint(fd, m); err != nil {
 			_ = unix.Close(fd)
 			return -1, fmt.Errorf("cell: mount point %s: %w", m.target, err)
@@ -122,25 +150,25 @@ func emptyRoot(mounts []placed, writable bool) (int, error) {
 	return fd, nil
 }
 
+func inside(target string, mounts []placed) bool {
+	return slices.ContainsFunc(mounts, func(m placed) bool { return strings.HasPrefix(target, m.target+"/") })
+}
+
 // makePoint makes a mount point in a tree that only root has seen so far.
-// A target inside another mount has its mount point there, or nowhere.
 func makePoint(root int, m placed) error {
 	rel := strings.TrimPrefix(m.target, "/")
-	if strings.HasPrefix(rel, "dev/") {
-		return nil
-	}
 	at := ""
 	for _, name := range strings.Split(path.Dir(rel), "/") {
 		if name == "." {
 			break
 		}
 		at = path.Join(at, name)
-		if err := unix.Mkdirat(root, at, 0o755); err != nil && err != unix.EEXIST {
+		if err := unix.Mkdirat(root, at, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 	}
 	if !m.file {
-		if err := unix.Mkdirat(root, rel, 0o755); err != nil && err != unix.EEXIST {
+		if err := unix.Mkdirat(root, rel, 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 			return err
 		}
 		return nil

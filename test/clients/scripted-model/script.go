@@ -70,12 +70,12 @@ func (c *conversation) answer() answer {
 	return answer{Text: "FINAL: " + strings.Join(results, " | ")}
 }
 
-func (a answer) message() (map[string]any, string) {
+func (a answer) message(id string) (map[string]any, string) {
 	if a.Tool == "" {
 		return map[string]any{"role": "assistant", "content": a.Text}, "stop"
 	}
 	return map[string]any{"role": "assistant", "content": nil, "tool_calls": []map[string]any{{
-		"index": 0, "id": fmt.Sprintf("call_%x", len(a.Arguments)), "type": "function",
+		"index": 0, "id": "call_" + id, "type": "function",
 		"function": map[string]any{"name": a.Tool, "arguments": a.Arguments},
 	}}}, "tool_calls"
 }
@@ -84,7 +84,7 @@ var usage = map[string]any{"prompt_tokens": 10, "completion_tokens": 5, "total_t
 
 // whole is the answer in one piece.
 func (a answer) whole(id, model string) map[string]any {
-	msg, why := a.message()
+	msg, why := a.message(id)
 	return map[string]any{
 		"id": id, "object": "chat.completion", "created": 1, "model": model, "usage": usage,
 		"choices": []map[string]any{{"index": 0, "message": msg, "finish_reason": why}},
@@ -94,7 +94,7 @@ func (a answer) whole(id, model string) map[string]any {
 // stream sends the answer as server-sent events: the message, its end, the
 // usage, and the mark of the end.
 func (a answer) stream(w http.ResponseWriter, id, model string) {
-	msg, why := a.message()
+	msg, why := a.message(id)
 	chunk := func(choices ...map[string]any) map[string]any {
 		if choices == nil {
 			choices = []map[string]any{}
