@@ -28,8 +28,13 @@ func started(p *cell.Process) *process {
 
 // adopt finds the process that a former warden wrote down at path, or nil when
 // it does not run any more. The file is root's, but a process id may have been
-// used again: start time, user id and cgroup must all be the same.
-func adopt(path string, uid uint32, cgroup string) *process {
+// used again: start time, user id and cgroup must all be the same. group is
+// below our root cgroup.
+func (w *Warden) adopt(path string, uid uint32, group string) *process {
+	g, err := w.cgroups.Group(group)
+	if err != nil {
+		return nil
+	}
 	var id cell.Identity
 	if ok, err := readJSON(path, &id); err != nil || !ok || id.PID <= 1 {
 		return nil
@@ -41,7 +46,7 @@ func adopt(path string, uid uint32, cgroup string) *process {
 	f := os.NewFile(uintptr(fd), "pidfd") // #nosec G115 -- a descriptor
 	// Compared after the descriptor is held: from here on the number cannot
 	// change its meaning.
-	id.UID, id.Cgroup = uid, cgroup
+	id.UID, id.Cgroup = uid, g.Full()
 	if err := cell.Same("/proc", id); err != nil {
 		_ = f.Close()
 		return nil
