@@ -22,7 +22,7 @@ import (
 type upstream struct {
 	mu    sync.Mutex
 	got   bytes.Buffer
-	dials int
+	hosts []string
 }
 
 func (u *upstream) dial(context.Context, string, uint16) (net.Conn, error) {
