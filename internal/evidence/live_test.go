@@ -3,7 +3,6 @@ package evidence
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -135,7 +134,7 @@ func TestRealContainersWithstandEveryAttackAndABrokenProfileDoesNot(t *testing.T
 						t.Errorf("%+v", row)
 					}
 				}
-				t.Log(fmt.Sprintf("%d rows: %d denied, %d succeeded, %d unproven", r.Attacks, r.Denied, r.Succeeded, r.Unproven))
+				t.Logf("%d rows: %d denied, %d succeeded, %d unproven", r.Attacks, r.Denied, r.Succeeded, r.Unproven)
 			})
 		}
 	})
