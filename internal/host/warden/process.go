@@ -28,15 +28,14 @@ func started(p *cell.Process) *process {
 
 // adopt finds the process that a former warden wrote down at path, or nil when
 // it does not run any more. The file is root's, but a process id may have been
-// used again: start time, user id and cgroup must all be the same. group is
-// below our root cgroup.
-func (w *Warden) adopt(path string, uid uint32, group string) *process {
-	g, err := w.cgroups.Group(group)
-	if err != nil {
-		return nil
-	}
+// used again: start time, user id and cgroup must all be the same.
+func (w *Warden) adopt(path string, uid uint32, cgroup string) *process {
 	var id cell.Identity
 	if ok, err := readJSON(path, &id); err != nil || !ok || id.PID <= 1 {
+		return nil
+	}
+	group, err := w.cgroups.Group(cgroup)
+	if err != nil {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(id.PID, 0)
@@ -46,7 +45,7 @@ func (w *Warden) adopt(path string, uid uint32, group string) *process {
 	f := os.NewFile(uintptr(fd), "pidfd") // #nosec G115 -- a descriptor
 	// Compared after the descriptor is held: from here on the number cannot
 	// change its meaning.
-	id.UID, id.Cgroup = uid, g.Full()
+	id.UID, id.Cgroup = uid, group.Full()
 	if err := cell.Same("/proc", id); err != nil {
 		_ = f.Close()
 		return nil
