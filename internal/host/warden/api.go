@@ -102,6 +102,12 @@ func (w *Warden) answer(u *net.UnixConn) {
 	if err := c.dispatch(m.Verb); err != nil {
 		c.fail(err)
 	}
+	if m.Verb == wire.VerbApply || m.Verb == wire.VerbDown {
+		// Only now: leaving ends this connection, and the operator would never
+		// learn why an up was refused. A refused one leaves no warden behind
+		// either.
+		w.leaveWhenIdle()
+	}
 }
 
 // may says whether the peer may use the verb.
@@ -123,7 +129,6 @@ func (w *Warden) may(p identity.Peer, verb string) error {
 func (c *call) dispatch(verb string) error {
 	switch verb {
 	case wire.VerbApply:
-		defer c.w.leaveWhenIdle() // an up that was refused leaves no warden behind either
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.apply(c.ctx, r, c.say) })
 	case wire.VerbPlan:
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(r) })
@@ -134,7 +139,6 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbRestart:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.restartAgents(c.ctx, r, c.say) })
 	case wire.VerbDown:
-		defer c.w.leaveWhenIdle()
 		return serveCall(c, func(r wire.DownRequest) (any, error) { return c.w.down(c.ctx, r, c.say) })
 	case wire.VerbLogs:
 		return c.logs()
