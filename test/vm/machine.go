@@ -28,7 +28,7 @@ type Machine struct {
 
 // bootPatience bounds a cold boot; 11 s on two cores without KVM, when nothing
 // else runs.
-const bootPatience = 5 * time.Minute
+const bootPatience = 3 * time.Minute
 
 // settled waits until systemd has started everything, and says what failed.
 const settled = `systemctl is-system-running --wait; systemctl --failed --no-legend --plain`
