@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"time"
 
@@ -65,12 +64,23 @@ type containers struct {
 	wg     sync.WaitGroup // one per running container
 }
 
-var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+// isName keeps names to what is safe in paths and cgroups.
+func isName(n string) bool {
+	if n == "" || len(n) > 63 || n[0] == '-' {
+		return false
+	}
+	for i := range len(n) {
+		if b := n[i]; (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '-' {
+			return false
+		}
+	}
+	return true
+}
 
 // launch starts a container. files belong to the caller.
 func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, error) {
 	s := r.Spec
-	if !nameForm.MatchString(s.Name) {
+	if !isName(s.Name) {
 		return nil, fmt.Errorf("launcher: %q is no name of a container", s.Name)
 	}
 	if s.Team != cs.cfg.Place.Team || s.Agent != cs.cfg.Place.Name {
