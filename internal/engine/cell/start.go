@@ -318,7 +318,15 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 	s := l.spec
 	l.namespaces(sys)
 	first := len(files)
-	raw, err := json.Marshal(l.plan())
+	plan := l.plan()
+	if plan.Profile.Seccomp {
+		filter, err := confine.ForRole(s.Role)
+		if err != nil {
+			return nil, err
+		}
+		plan.Profile.Program = filter.Marshal()
+	}
+	raw, err := json.Marshal(plan)
 	if err != nil {
 		return nil, err
 	}
