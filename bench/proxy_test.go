@@ -233,16 +233,36 @@ func connect(c contender, port int) (net.Conn, error) {
 	if _, err := fmt.Fprintf(conn, "CONNECT api.example.com:%d HTTP/1.1\r\nHost: api.example.com:%d\r\n\r\n", port, port); err != nil {
 		return nil, err
 	}
-	var head []byte
-	for b := make([]byte, 1); !strings.HasSuffix(string(head), "\r\n\r\n"); head = append(head, b[0]) {
-		if _, err := conn.Read(b); err != nil {
+	// One read usually gives the whole head, and maybe what follows it.
+	b, n := make([]byte, 4096), 0
+	for {
+		m, err := conn.Read(b[n:])
+		if err != nil {
 			return nil, err
 		}
+		n += m
+		if head, rest, ok := strings.Cut(string(b[:n]), "\r\n\r\n"); ok {
+			if !strings.HasPrefix(head, "HTTP/1.1 200") {
+				return nil, fmt.Errorf("answer %q", head)
+			}
+			return &ahead{conn.(*net.TCPConn), []byte(rest)}, nil
+		}
 	}
-	if !strings.HasPrefix(string(head), "HTTP/1.1 200") {
-		return nil, fmt.Errorf("answer %q", head)
+}
+
+// ahead gives first what was read with the head.
+type ahead struct {
+	*net.TCPConn
+	rest []byte
+}
+
+func (a *ahead) Read(b []byte) (int, error) {
+	if len(a.rest) > 0 {
+		n := copy(b, a.rest)
+		a.rest = a.rest[n:]
+		return n, nil
 	}
-	return conn, nil
+	return a.TCPConn.Read(b)
 }
 
 func download(t *testing.T, c contender, tunnelled bool) float64 {
