@@ -33,14 +33,17 @@ when all of its containers run and every layer was read back as in force.`,
 				a.next("`sudo bulkhead up` puts a manifest in force")
 				return nil
 			}
-			a.teams(res)
+			if a.teams(res) {
+				a.next("`bulkhead logs AGENT` shows what it printed", "`sudo bulkhead restart AGENT` makes it anew")
+			}
 			return nil
 		},
 	}
 }
 
-// teams prints each team's table and, below it, why an agent is not running.
-func (a *app) teams(res wire.StatusResult) {
+// teams prints each team's table and, below it, what is wrong; it says whether
+// something is.
+func (a *app) teams(res wire.StatusResult) (wrong bool) {
 	for i, t := range res.Teams {
 		if i > 0 {
 			fmt.Fprintln(a.out)
@@ -61,13 +64,14 @@ func (a *app) teams(res wire.StatusResult) {
 		}
 		tab.write(a.out, a.colour)
 		if len(below) > 0 {
+			wrong = true
 			fmt.Fprintln(a.out)
 			for _, l := range below {
 				fmt.Fprintln(a.out, "  "+terminal.Line(l))
 			}
-			a.next("`bulkhead logs AGENT` shows what it printed", "`sudo bulkhead restart AGENT` makes it anew")
 		}
 	}
+	return wrong
 }
 
 func statePaint(state string) string {
