@@ -26,7 +26,7 @@ LDFLAGS := -s -w -X main.build=$(BUILD)
 
 .PHONY: build
 build: go ## build the six static programs into bin/
-	for p in $(PROGRAMS); do [ ! -d cmd/$$p ] || programs+=" ./cmd/$$p"; done
+	@for p in $(PROGRAMS); do [ ! -d cmd/$$p ] || programs+=" ./cmd/$$p"; done
 	mkdir -p bin
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$programs
 
@@ -36,18 +36,18 @@ go:
 
 .PHONY: test
 test: build ## run every test; needs root, changes nothing on the machine
-	[ "$$(id -u)" = 0 ] || { echo "make test needs root for its throwaway hosts: run sudo make test" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its throwaway hosts: run sudo make test" >&2; exit 1; }
 	go vet ./...
 	go test -timeout 20m $(TESTFLAGS) ./...
 
 .PHONY: demo
 demo: build ## two agents in a throwaway host; HOST=here uses this machine
-	[ "$$(id -u)" = 0 ] || { echo "make demo needs root: run sudo make demo" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "make demo needs root: run sudo make demo" >&2; exit 1; }
 	examples/pair/demo.sh
 
 .PHONY: bench
 bench: build ## measure, and write docs/benchmarks.md
-	[ "$$(id -u)" = 0 ] || { echo "make bench needs root: run sudo make bench" >&2; exit 1; }
+	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root: run sudo make bench" >&2; exit 1; }
 	bench/run
 
 .PHONY: lint

@@ -33,6 +33,39 @@ var never = map[string][]string{
 // nowhere are packages for tests only.
 var nowhere = []string{"testing", "bulkhead/test", "github.com/miekg", "pgregory.net", "github.com/google/go-cmp", "github.com/rogpeppe"}
 
+// named are imports that only name a type, for which the linker keeps nothing:
+// publicsuffix offers itself to net/http/cookiejar. TestNoHTTPIsLinked looks
+// into the programs to see that it stays so.
+var named = map[string]string{"golang.org/x/net/publicsuffix": "net/http/cookiejar"}
+
+func TestNoHTTPIsLinked(t *testing.T) {
+	for program, banned := range never {
+		if !slices.Contains(banned, "net/http") {
+			continue
+		}
+		if _, err := os.Stat(program); err != nil {
+			continue
+		}
+		t.Run(program, func(t *testing.T) {
+			exe := filepath.Join(t.TempDir(), program)
+			build := exec.CommandContext(t.Context(), "go", "build", "-o", exe, "./"+program) // #nosec G204 -- our own folders
+			build.Env = append(os.Environ(), "CGO_ENABLED=0")
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("%v\n%s", err, out)
+			}
+			symbols, err := exec.CommandContext(t.Context(), "go", "tool", "nm", exe).Output() // #nosec G204 -- built above
+			if err != nil || !bytes.Contains(symbols, []byte(" main.main")) {
+				t.Fatalf("go tool nm shows no main.main: %v", err)
+			}
+			for line := range strings.Lines(string(symbols)) {
+				if strings.Contains(line, " net/http.(*Server)") || strings.Contains(line, " net/http.(*Transport)") || strings.Contains(line, " net/http.(*Client)") {
+					t.Errorf("%s holds %s", program, strings.TrimSpace(line))
+				}
+			}
+		})
+	}
+}
+
 func TestProgramsLinkOnlyWhatTheirListAllows(t *testing.T) {
 	dirs, err := filepath.Glob("bulkhead*")
 	if err != nil || len(dirs) == 0 {
@@ -72,7 +105,7 @@ func TestProgramsLinkOnlyWhatTheirListAllows(t *testing.T) {
 // internals and vendored copies: those follow from the rest.
 func deps(t *testing.T, program string) []string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "./"+program) // #nosec G204 -- our own folders
+	cmd := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{.ImportPath}} {{.Standard}} {{join .Imports \" \"}}", "./"+program) // #nosec G204 -- our own folders
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -80,13 +113,30 @@ func deps(t *testing.T, program string) []string {
 	if err != nil {
 		t.Fatalf("go list: %v\n%s", err, said.String())
 	}
-	var all []string
-	for line := range strings.FieldsSeq(string(out)) {
-		std := !strings.Contains(strings.SplitN(line, "/", 2)[0], ".") && !strings.HasPrefix(line, "bulkhead/")
-		if std && (strings.Contains("/"+line+"/", "/internal/") || strings.HasPrefix(line, "vendor/")) {
-			continue
+	imports, std := map[string][]string{}, map[string]bool{}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Fields(line)
+		imports[f[0]], std[f[0]] = f[2:], f[1] == "true"
+	}
+	seen := map[string]bool{}
+	var visit func(string)
+	visit = func(p string) {
+		if seen[p] {
+			return
 		}
-		all = append(all, line)
+		seen[p] = true
+		for _, i := range imports[p] {
+			if named[p] != i {
+				visit(i)
+			}
+		}
+	}
+	visit("bulkhead/cmd/" + program)
+	var all []string
+	for p := range seen {
+		if internal := strings.Contains("/"+p+"/", "/internal/") || strings.HasPrefix(p, "vendor/"); !std[p] || !internal {
+			all = append(all, p)
+		}
 	}
 	slices.Sort(all)
 	return all

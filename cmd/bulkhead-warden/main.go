@@ -48,8 +48,9 @@ func run(stay, verbose bool) int {
 	signal.Ignore(unix.SIGPIPE, unix.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
-	// Files that root makes are for root alone unless a mode is set.
-	unix.Umask(0o077)
+	// Every file and socket that root makes gets its mode explicitly; what is
+	// left are mount points, which agents must be able to pass.
+	unix.Umask(0o022)
 	err = warden.Run(ctx, warden.Config{Host: layout.Default(), From: filepath.Dir(self), Stay: stay, Log: log})
 	if err != nil {
 		log.Error("ended", "error", err)

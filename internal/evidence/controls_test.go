@@ -62,7 +62,7 @@ func TestEveryControlBites(t *testing.T) {
 		}
 		if tree, err := cgroup.Open(cgroup.RootName); err != nil {
 			t.Error(err)
-		} else if g, err := tree.Group("decoy-900000000"); err != nil || g.Exists() {
+		} else if g, err := tree.Group(DecoyCgroup); err != nil || g.Exists() {
 			t.Errorf("the decoys' cgroup is left (%v)", err)
 		}
 		left, err := os.ReadDir(d.Scratch)
@@ -71,6 +71,55 @@ func TestEveryControlBites(t *testing.T) {
 		}
 		if out, err := exec.CommandContext(t.Context(), "nft", "list", "tables").Output(); err != nil || strings.TrimSpace(string(out)) != "" {
 			t.Errorf("the decoys' rules are on the host: %s %v", out, err)
+		}
+	})
+}
+
+// decoyHosts lists the processes that are decoy hosts.
+func decoyHosts(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	must(t, err)
+	var out []string
+	for _, f := range files {
+		if raw, err := os.ReadFile(f); err == nil && strings.Contains(string(raw), "\x00"+DecoyArg+"\x00") {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func TestAKilledStarterTakesItsDecoysAlong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root and a throwaway host")
+	}
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		dir := programs(t)
+		tree, err := cgroup.Open(cgroup.RootName)
+		must(t, err)
+		group, err := tree.Group(DecoyCgroup)
+		must(t, err)
+		c := exec.CommandContext(t.Context(), "/proc/self/exe", starterArg, dir)
+		must(t, c.Start())
+		for !group.Exists() { // decoys are being started
+			if t.Context().Err() != nil {
+				t.Fatal("no decoy came up")
+			}
+		}
+		if len(decoyHosts(t)) == 0 {
+			t.Fatal("there are decoys but no decoy host: this test looks in the wrong place")
+		}
+		must(t, c.Process.Kill())
+		_ = c.Wait()
+		for len(decoyHosts(t)) > 0 {
+			if t.Context().Err() != nil {
+				t.Fatal("the decoy host outlives its starter")
+			}
+		}
+		d := &DecoyHost{Scratch: "/run/bulkhead/decoy", CgroupRoot: cgroup.RootName}
+		must(t, d.Sweep(t.Context()))
+		if group.Exists() {
+			t.Error("the cgroup of decoys is left after Sweep")
 		}
 	})
 }

@@ -11,6 +11,11 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/cgroup"
 )
 
 // DecoyArg is the first argument with which a program is told to be a decoy
@@ -21,7 +26,12 @@ const DecoyArg = "decoy-host"
 // accounts, two dialers and two ranges.
 const DecoyIDs = 3 * 65536
 
-// DecoyHost runs controls in a decoy host. It is used by one caller at a time.
+// DecoyCgroup is the one group, below our root, of every decoy. It is gone when
+// no controls run.
+const DecoyCgroup = "decoy-controls"
+
+// DecoyHost runs controls in a decoy host. Callers, of other processes too,
+// take turns by a lock on Scratch.
 type DecoyHost struct {
 	// Self is a program that calls DecoyMain for DecoyArg. Empty: this one.
 	Self string
@@ -34,8 +44,8 @@ type DecoyHost struct {
 	// if it is missing, and stays empty: what lies in it exists in the decoy
 	// host's mount namespace alone.
 	Scratch string
-	// CgroupRoot is cgroup.RootName; decoys live in "decoy-…" below it. Empty:
-	// decoys stay in the caller's cgroup.
+	// CgroupRoot is cgroup.RootName; decoys live in [DecoyCgroup] below it.
+	// Empty: decoys stay in the caller's cgroup.
 	CgroupRoot string
 }
 
@@ -62,11 +72,73 @@ func (d *DecoyHost) Controls(ctx context.Context, attacks []Attack) ([]ControlRo
 	if err := d.check(); err != nil {
 		return nil, err
 	}
+	unlock, err := lockFolder(ctx, d.Scratch)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	// What an earlier decoy host left when it was killed would be in the way.
+	if err := d.sweep(); err != nil {
+		return nil, err
+	}
 	raw, err := json.Marshal(plan)
 	if err != nil {
 		return nil, err
 	}
-	return d.start(ctx, raw)
+	rows, err := d.start(ctx, raw)
+	return rows, errors.Join(err, d.sweep())
+}
+
+// Sweep removes what a killed decoy host left behind: its cgroup. It does
+// nothing while controls run. Safe to repeat.
+func (d *DecoyHost) Sweep(ctx context.Context) error {
+	if _, err := os.Stat(d.Scratch); errors.Is(err, os.ErrNotExist) {
+		return nil // none was ever started
+	}
+	unlock, err := lockFolder(ctx, d.Scratch)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return d.sweep()
+}
+
+func (d *DecoyHost) sweep() error {
+	if d.CgroupRoot == "" {
+		return nil
+	}
+	tree, err := cgroup.Open(d.CgroupRoot)
+	if err != nil {
+		return err
+	}
+	g, err := tree.Group(DecoyCgroup)
+	if err != nil {
+		return err
+	}
+	return g.Remove()
+}
+
+// lockFolder waits for the lock on a folder. The lock ends with the process,
+// however that ends.
+func lockFolder(ctx context.Context, dir string) (unlock func(), err error) {
+	f, err := os.Open(dir) // #nosec G304 -- the caller's own folder
+	if err != nil {
+		return nil, fmt.Errorf("evidence: folder for decoys: %w", err)
+	}
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) // #nosec G115 -- a descriptor
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("evidence: lock %s: %w", dir, err), f.Close())
+		}
+		select {
+		case <-ctx.Done():
+			return nil, errors.Join(fmt.Errorf("evidence: other controls are running: %w", ctx.Err()), f.Close())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
 }
 
 // check refuses what a decoy host could not be built from.

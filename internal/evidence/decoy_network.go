@@ -32,8 +32,15 @@ func newDecoyNetwork() (*decoyNetwork, error) {
 	}
 	n := &decoyNetwork{}
 	for _, l := range [][2]string{
-		{"tcp", decoyListed + ":443"}, {"tcp", decoyListed + ":9"}, {"tcp", decoyUnlisted + ":443"}, {"tcp", decoyUnlisted + ":9"},
-		{"tcp", decoyMetadata + ":80"}, {"tcp", decoyResolver + ":53"}, {"tcp", "127.0.0.53:53"}, {"tcp", "127.0.0.1:7777"}, {"unix", "@decoy"},
+		{"tcp", decoyListed + ":443"},
+		{"tcp", decoyListed + ":9"},
+		{"tcp", decoyUnlisted + ":443"},
+		{"tcp", decoyUnlisted + ":9"},
+		{"tcp", decoyMetadata + ":80"},
+		{"tcp", decoyResolver + ":53"},
+		{"tcp", "127.0.0.53:53"},
+		{"tcp", "127.0.0.1:7777"},
+		{"unix", "@decoy"},
 	} {
 		ln, err := net.Listen(l[0], l[1])
 		if err != nil {

@@ -75,8 +75,8 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 	return s, nil
 }
 
-// close takes down what would not end with the process by itself, and waits.
-func (s *scene) close() error {
+// close takes everything down and waits for it.
+func (s *scene) close() {
 	if s.egress != nil {
 		s.egress.close()
 	}
@@ -87,18 +87,7 @@ func (s *scene) close() error {
 	}
 	s.net.close()
 	_ = s.table.Close()
-	if s.cgroups == nil {
-		return nil
-	}
-	g, err := s.cgroups.Group(s.cgroup())
-	if err != nil {
-		return err
-	}
-	return g.Remove()
 }
-
-// cgroup is the group of all decoys of this decoy host.
-func (s *scene) cgroup() string { return "decoy-" + strconv.Itoa(int(s.plan.FirstID)) }
 
 // makeRoot makes the decoys' root file system. Root owns it, as it must; its
 // etc is open to everybody, so that only its being read-only refuses.
@@ -182,7 +171,7 @@ func (s *scene) spec(from Position, off []engine.Mechanism) engine.Spec {
 		Limits: engine.DefaultLimits(), Off: off, Decoy: true,
 	}
 	if s.cgroups != nil {
-		sp.Cgroup = s.cgroup() + "/" + sp.Name
+		sp.Cgroup = DecoyCgroup + "/" + sp.Name
 	}
 	inside, host := uint32(layout.RuntimeID), s.a.IDs.Runtime()
 	if from == FromGateway {

@@ -26,8 +26,8 @@
 // PID, UTS and IPC namespaces, with a root file system that holds nothing of
 // the machine but our programs, /dev and cgroups. What a switched-off
 // mechanism lays open is that place. Everything in it ends with the process,
-// also when whoever started it is killed; only cgroups outlive it, and those
-// are named "decoy-…" below our root for the warden to sweep.
+// also when whoever started it is killed; only its cgroup can outlive it, which
+// [DecoyHost.Sweep] and the next run remove.
 //
 // # What it does not do
 //

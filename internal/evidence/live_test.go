@@ -2,8 +2,9 @@ package evidence
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
-	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,8 +13,10 @@ import (
 	"syscall"
 	"testing"
 
+	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/layout"
 	"bulkhead/test/system/throwaway"
 )
@@ -24,6 +27,7 @@ type cells struct {
 	dir    string // programs
 	root   string // file system of every container
 	agents []Agent
+	cells  map[string]*launcher.Client
 	broken []engine.Mechanism // switched off on purpose
 }
 
@@ -35,7 +39,7 @@ func (h *cells) Probe(ctx context.Context, agent string, from Position, request 
 	case FromGateway:
 		role, inside = engine.RoleGateway, layout.GatewayID
 	case FromAccount:
-		return nil, errors.New("this test has no account cell")
+		return h.asAccount(ctx, a, request)
 	}
 	return runCell(ctx, engine.Spec{
 		Version: engine.SpecVersion, Team: "pair", Agent: agent, Name: "probe", Role: role, Root: engine.Root{Path: h.root},
@@ -49,10 +53,45 @@ func (h *cells) Probe(ctx context.Context, agent string, from Position, request 
 	}, cell.Options{Program: filepath.Join(h.dir, "bulkhead-shim")}, request)
 }
 
+// asAccount runs the probe as the bare account, in the account cell that the
+// agent's real launcher made.
+func (h *cells) asAccount(ctx context.Context, a Agent, request []byte) ([]byte, error) {
+	var inside, outside []*os.File
+	for i := range 3 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, err
+		}
+		defer r.Close()
+		defer w.Close()
+		if i == 0 {
+			r, w = w, r
+		}
+		inside, outside = append(inside, w), append(outside, r)
+	}
+	name := "probe-" + strings.ToLower(rand.Text()[:10])
+	c, err := h.cells[a.Name].Launch(ctx, launcher.LaunchRequest{Stdio: true, Spec: engine.Spec{
+		Version: engine.SpecVersion, Team: "pair", Agent: a.Name, Name: name, Role: engine.RoleAccount, User: engine.User{ID: a.IDs.Account},
+		Command: []string{filepath.Join(h.dir, "bulkhead-probe")}, Env: []string{}, Dir: "/", Cgroup: "pair/" + a.Name + "/" + name,
+	}}, inside...)
+	if err != nil {
+		return nil, err
+	}
+	_ = c.PIDFD.Close()
+	for _, f := range inside {
+		_ = f.Close()
+	}
+	_, err = outside[0].Write(request)
+	if err = errors.Join(err, outside[0].Close()); err != nil {
+		return nil, err
+	}
+	return io.ReadAll(outside[1])
+}
+
 // liveTeam makes two agents with files, a socket and a process each.
 func liveTeam(t *testing.T, dir string) *cells {
 	t.Helper()
-	h := &cells{dir: dir, root: "/var/lib/bulkhead/root"}
+	h := &cells{dir: dir, root: "/var/lib/bulkhead/root", cells: map[string]*launcher.Client{}}
 	for _, d := range []string{"etc", "tmp", "proc", "dev", "sys", dir} {
 		must(t, os.MkdirAll(filepath.Join(h.root, d), 0o755))
 	}
@@ -74,6 +113,15 @@ func liveTeam(t *testing.T, dir string) *cells {
 		t.Cleanup(func() { _ = in.Close(); _ = c.Wait() })
 		a.PIDs = []int{c.Process.Pid}
 		h.agents = append(h.agents, a)
+		for dir, mode := range map[string]os.FileMode{a.Place.Control(): 0o700, a.Place.Logs(): 0o700, layout.Default().Images(): 0o755} {
+			must(t, os.MkdirAll(dir, mode))
+		}
+		cell, err := launcher.Start(t.Context(), launcher.Config{
+			Host: layout.Default(), Place: a.Place, Account: a.IDs.Account, Programs: dir, Build: "test", CgroupRoot: cgroup.RootName,
+		})
+		must(t, err)
+		h.cells[name] = cell
+		t.Cleanup(func() { _ = cell.Shutdown(context.Background()) })
 	}
 	return h
 }
@@ -85,15 +133,13 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// withoutDialer are the attacks that need no gateway to attack through, from
-// containers alone.
+// withoutDialer are the attacks that need no gateway to attack through.
 func withoutDialer() []Attack {
 	var out []Attack
 	for _, a := range Attacks() {
 		if strings.HasPrefix(a.ID, "dialer.") || strings.HasPrefix(a.ID, "proxy.") || a.ID == "process.init" {
 			continue
 		}
-		a.From = slices.DeleteFunc(slices.Clone(a.From), func(p Position) bool { return p == FromAccount })
 		out = append(out, a)
 	}
 	return out
@@ -135,7 +181,7 @@ func TestRealContainersWithstandEveryAttackAndABrokenProfileDoesNot(t *testing.T
 						t.Errorf("%+v", row)
 					}
 				}
-				t.Log(fmt.Sprintf("%d rows: %d denied, %d succeeded, %d unproven", r.Attacks, r.Denied, r.Succeeded, r.Unproven))
+				t.Logf("%d rows: %d denied, %d succeeded, %d unproven", r.Attacks, r.Denied, r.Succeeded, r.Unproven)
 			})
 		}
 	})

@@ -52,7 +52,7 @@ func listener(f *os.File) (net.Listener, error) {
 		}{
 			{"domain", unix.SO_DOMAIN, []int{unix.AF_INET, unix.AF_INET6}},
 			{"type", unix.SO_TYPE, []int{unix.SOCK_STREAM}},
-			{"protocol", unix.SO_PROTOCOL, []int{unix.IPPROTO_TCP}},
+			{"protocol", unix.SO_PROTOCOL, []int{unix.IPPROTO_TCP, unix.IPPROTO_MPTCP}}, // Go listens with the latter
 			{"accepts connections", unix.SO_ACCEPTCONN, []int{1}},
 		} {
 			got, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, want.option) // #nosec G115 -- a descriptor

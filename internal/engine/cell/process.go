@@ -96,14 +96,18 @@ func (p *Process) Kill() error {
 	return p.group.Kill(5 * time.Second)
 }
 
+// Cleanup waits for the end and removes the cgroup; the pidfd stays open.
+func (p *Process) Cleanup() error {
+	<-p.done
+	if p.group == nil {
+		return nil
+	}
+	return p.group.Remove()
+}
+
 // Close waits for the end and frees descriptor and cgroup.
 func (p *Process) Close() error {
-	<-p.done
-	err := p.pidfd.Close()
-	if p.group != nil {
-		err = errors.Join(err, p.group.Remove())
-	}
-	return err
+	return errors.Join(p.Cleanup(), p.pidfd.Close())
 }
 
 // Same says whether id.PID is still the process that id was taken from: start

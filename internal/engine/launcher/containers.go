@@ -191,12 +191,13 @@ func (cs *containers) follow(c *container, done func() error) {
 	// left processes behind.
 	err = errors.Join(err, c.proc.Kill())
 	cs.orphans.Sweep()
-	err = errors.Join(err, done(), c.proc.Close())
-	if err != nil {
-		fmt.Fprintf(os.Stderr, "bulkhead launcher: end of %s: %v\n", c.spec.Name, err)
-	}
+	err = errors.Join(err, done(), c.proc.Cleanup())
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
+	// Under the lock, since answers send the pidfd of what still runs.
+	if err = errors.Join(err, c.proc.Close()); err != nil {
+		fmt.Fprintf(os.Stderr, "bulkhead launcher: end of %s: %v\n", c.spec.Name, err)
+	}
 	c.exit, c.since = exit, time.Now()
 	close(c.ended)
 	cs.order = append(cs.order, c.spec.Name)

@@ -102,7 +102,7 @@ var ErrRequest = errors.New("probe: bad request")
 func ReadRequest(r io.Reader) (Request, error) {
 	raw, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
 	if err != nil {
-		return Request{}, fmt.Errorf("%w: read: %v", ErrRequest, err)
+		return Request{}, fmt.Errorf("%w: read: %w", ErrRequest, err)
 	}
 	return ParseRequest(raw)
 }
@@ -111,7 +111,7 @@ func ReadRequest(r io.Reader) (Request, error) {
 func ParseRequest(raw []byte) (Request, error) {
 	var q Request
 	if err := strict(raw, &q); err != nil {
-		return Request{}, fmt.Errorf("%w: %v", ErrRequest, err)
+		return Request{}, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
 	switch {
 	case q.Version != Version:
@@ -129,7 +129,7 @@ func ParseRequest(raw []byte) (Request, error) {
 func ParseAnswer(raw []byte, q Request) (Answer, error) {
 	var a Answer
 	if err := strict(raw, &a); err != nil {
-		return Answer{}, fmt.Errorf("%w: %v", ErrLost, err)
+		return Answer{}, fmt.Errorf("%w: %w", ErrLost, err)
 	}
 	switch {
 	case a.Version != Version:

@@ -214,9 +214,24 @@ func (a *agentRun) ensureLauncher(ctx context.Context) error {
 	a.run.Build = a.w.build
 	a.launcher, err = launcher.Start(ctx, launcher.Config{
 		Host: a.w.host, Place: a.Place, Account: a.IDs.Account,
-		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(),
+		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(), Sources: a.sources(),
 	})
 	return err
+}
+
+// sources are the host paths of the manifest, which the account cell must show
+// so that containers can be made from them.
+func (a *agentRun) sources() []string {
+	var out []string
+	if a.Want.Rootfs != "" {
+		out = append(out, a.Want.Rootfs)
+	}
+	for _, m := range a.Want.Mounts {
+		if !slices.Contains(out, m.Host) {
+			out = append(out, m.Host)
+		}
+	}
+	return out
 }
 
 func (a *agentRun) startGateway(ctx context.Context) error {

@@ -42,7 +42,10 @@ func (w *Warden) ensureSystem(ctx context.Context) (*system, error) {
 	if s == nil {
 		s = &system{}
 	}
-	var err error
+	err := tree.MkdirAll(w.host.Images())
+	if err != nil {
+		return nil, err
+	}
 	if w.build, err = installPrograms(w.host, w.cfg.From); err != nil {
 		return nil, err
 	}
