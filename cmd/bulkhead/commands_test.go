@@ -140,7 +140,8 @@ func sampleResults() map[string]any {
 			Changes: []wire.Change{
 				{Agent: "writer", Action: wire.ActionUpdate, Why: []string{"egress: + api.example.com:443", "egress: - old.example.com:443"}},
 				{Agent: "reviewer", Action: wire.ActionRestart, Why: []string{"limits.memory: 256Mi -> 512Mi"}},
-				{Agent: "helper", Action: wire.ActionCreate}, {Agent: "old", Action: wire.ActionRemove, Why: []string{"no longer in the manifest"}},
+				{Agent: "helper", Action: wire.ActionCreate},
+				{Agent: "old", Action: wire.ActionRemove, Why: []string{"no longer in the manifest"}},
 				{Agent: "same", Action: wire.ActionKeep},
 			},
 			MissingLayers: []string{"pod: no Landlock in this kernel"},

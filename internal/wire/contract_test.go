@@ -42,8 +42,12 @@ func TestProtocolContract(t *testing.T) {
 		name    string
 		version int
 	}{
-		{WardenProtocol, WardenVersion}, {ShimProtocol, ShimVersion}, {GatewayProtocol, GatewayVersion},
-		{DialerProtocol, DialerVersion}, {PinProtocol, PinVersion}, {ResolverProtocol, ResolverVersion},
+		{WardenProtocol, WardenVersion},
+		{ShimProtocol, ShimVersion},
+		{GatewayProtocol, GatewayVersion},
+		{DialerProtocol, DialerVersion},
+		{PinProtocol, PinVersion},
+		{ResolverProtocol, ResolverVersion},
 	} {
 		add(p.name, p.version, 0, VerbHello, Hello{Protocol: p.name, Version: p.version, Build: "b1"})
 	}
