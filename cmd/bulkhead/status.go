@@ -58,6 +58,9 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 			if s.Why != "" {
 				below = append(below, s.Agent+": "+s.Why)
 			}
+			if s.State == "stopped" {
+				notes = nil // nothing runs that the layers would have to hold
+			}
 			for _, n := range notes {
 				below = append(below, s.Agent+": "+n)
 			}
