@@ -78,7 +78,7 @@ func fileAttacks() []Attack {
 		},
 		{
 			ID: "file.root", Title: "change the container's programs", Tries: "create a file in / and in /etc",
-			Attempt: "file.root", Layer: deny.LayerPod, From: containers, At: AtNobody,
+			Attempt: "file.root", Layer: deny.LayerPod, From: everywhere, At: AtNobody,
 			Reference: "CVE-2019-5736",
 			Aim:       nothing,
 			Controls: []Control{
@@ -133,7 +133,7 @@ func processAttacks() []Attack {
 		},
 		{
 			ID: "process.child", Title: "use ptrace at all", Tries: "PTRACE_SEIZE of its own child",
-			Attempt: "process.child", Layer: deny.LayerPod, From: containers, At: AtNobody, Aim: nothing,
+			Attempt: "process.child", Layer: deny.LayerPod, From: everywhere, At: AtNobody, Aim: nothing,
 			Reference: "CVE-2019-13272",
 			Controls:  []Control{{Mechanism: seccomp, Witness: filtered}},
 		},
@@ -191,13 +191,13 @@ func networkAttacks() []Attack {
 		},
 		{
 			ID: "net.vsock", Title: "reach the hypervisor past every network namespace", Tries: "socket(AF_VSOCK)",
-			Attempt: "socket.vsock", Layer: deny.LayerPod, From: containers, At: AtNobody, Aim: nothing,
+			Attempt: "socket.vsock", Layer: deny.LayerPod, From: everywhere, At: AtNobody, Aim: nothing,
 			Reference: "vsock(7)", Lacking: looks("EAFNOSUPPORT"),
 			Controls: []Control{{Mechanism: seccomp, Witness: filtered}},
 		},
 		{
 			ID: "net.vsock_high", Title: "the same past a filter that compares 64 bits", Tries: "socket(0x100000028)",
-			Attempt: "socket.vsock_high", Layer: deny.LayerPod, From: containers, At: AtNobody, Aim: nothing,
+			Attempt: "socket.vsock_high", Layer: deny.LayerPod, From: everywhere, At: AtNobody, Aim: nothing,
 			Reference: "the kernel takes the argument as an int", Lacking: looks("EAFNOSUPPORT"),
 			Controls: []Control{{Mechanism: seccomp, Witness: filtered}},
 		},

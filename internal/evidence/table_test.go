@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
@@ -86,8 +87,19 @@ func TestTheContractListsEveryAttack(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range Attacks() {
-		if !strings.Contains(string(doc), "`"+a.ID+"`") {
-			t.Errorf("docs/contracts/verify.md does not list %s", a.ID)
+		var from, by []string
+		for _, p := range a.From {
+			from = append(from, string(p))
+		}
+		for _, c := range a.Controls {
+			by = append(by, string(c.Mechanism))
+		}
+		if a.Uncontrolled != "" {
+			by = []string{"none: " + a.Uncontrolled}
+		}
+		line := fmt.Sprintf("| `%s` | %s | %s | %s | %s | %s |\n", a.ID, a.Title, a.Tries, a.Layer, strings.Join(from, ", "), strings.Join(by, ", "))
+		if !strings.Contains(string(doc), line) {
+			t.Errorf("docs/contracts/verify.md should say\n%s", line)
 		}
 	}
 }
