@@ -9,6 +9,7 @@ import (
 
 	"bulkhead/internal/engine/cell/stage2"
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/shim"
 )
 
 func main() {
@@ -18,6 +19,8 @@ func main() {
 			os.Exit(stage2.Main(os.Args[2:]))
 		case "launcher":
 			os.Exit(launcher.Main())
+		case "init":
+			os.Exit(shim.Main())
 		}
 	}
 	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself)")

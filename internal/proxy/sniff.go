@@ -97,7 +97,10 @@ func requestLine(b []byte) (is, enough bool) {
 	if bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) {
 		return true, true
 	}
-	return false, whole
+	// A control character is in no request line: git's first packet ends with
+	// a NUL and no newline, for example.
+	control := bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' && r != '\r' })
+	return false, whole || control
 }
 
 // token says whether ch can be in a method (RFC 9110, 5.6.2).

@@ -5,8 +5,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-
-	"golang.org/x/net/publicsuffix"
 )
 
 // Bounds of one agent's egress. 256 names keep the synthetic addresses, the
@@ -242,8 +240,12 @@ func destination(s string) (Destination, *destinationFault) {
 		if problem, mend := badName(suffix); problem != "" {
 			return no(problem, mend)
 		}
-		if ps, _ := publicsuffix.PublicSuffix(suffix); ps == suffix {
-			return no("anybody can have a name below "+suffix, "go one label deeper, like *.example."+suffix+":"+portText)
+		if ps, found := suffixBelow(suffix); found {
+			mend := "go one label deeper, like *.example." + suffix + ":" + portText
+			if ps != suffix {
+				mend = "list each name, like api." + suffix + ":" + portText
+			}
+			return no("anybody can have a name below "+ps+", which "+shown+" covers", mend)
 		}
 		return Destination{Host: lower, Port: port}, nil
 	}

@@ -129,7 +129,7 @@ func (c *Conn) Recv() (Message, []*os.File, error) {
 	files, err = c.readFull(payload, files)
 	if err != nil {
 		closeAll(files)
-		if errors.Is(err, io.EOF) {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 			err = fmt.Errorf("%w: ended inside a frame of %d bytes", ErrFrame, n)
 		}
 		return Message{}, nil, err
@@ -172,7 +172,7 @@ func (c *Conn) readFull(b []byte, files []*os.File) ([]*os.File, error) {
 		got += n
 		if err != nil {
 			if got > 0 && errors.Is(err, io.EOF) {
-				err = io.ErrUnexpectedEOF
+				err = fmt.Errorf("%w: %w", ErrFrame, io.ErrUnexpectedEOF)
 			}
 			return files, err
 		}

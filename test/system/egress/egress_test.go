@@ -350,9 +350,9 @@ func TestFromTheRuntimeToTheWorldAndNoFurther(t *testing.T) {
 			if err := s.Pins.SetPolicy(egress.Account, dial.NewPolicy(less)); err != nil {
 				t.Fatal(err)
 			}
-			_, _ = io.WriteString(conn, "x")
-			if _, err := io.ReadAll(conn); err != nil {
-				t.Logf("the open connection ended with %v", err)
+			_, _ = io.WriteString(conn, "SSH-2.0-client\r\n")
+			if _, err := io.ReadAll(conn); os.IsTimeout(err) {
+				t.Fatal("the open connection goes on")
 			}
 			resp, err := c.Get("http://down.example.com:81/")
 			denied(t, deny.NotListed, resp, err)
