@@ -3,10 +3,12 @@ package warden
 import (
 	"context"
 	"os"
+	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine/cell"
 )
 
@@ -29,7 +31,7 @@ func started(p *cell.Process) *process {
 // adopt finds the process that a former warden wrote down at path, or nil when
 // it does not run any more. The file is root's, but a process id may have been
 // used again: start time, user id and cgroup must all be the same.
-func adopt(path string, uid uint32, cgroup string) *process {
+func adopt(path string, uid uint32, group string) *process {
 	var id cell.Identity
 	if ok, err := readJSON(path, &id); err != nil || !ok || id.PID <= 1 {
 		return nil
@@ -41,7 +43,7 @@ func adopt(path string, uid uint32, cgroup string) *process {
 	f := os.NewFile(uintptr(fd), "pidfd") // #nosec G115 -- a descriptor
 	// Compared after the descriptor is held: from here on the number cannot
 	// change its meaning.
-	id.UID, id.Cgroup = uid, cgroup
+	id.UID, id.Cgroup = uid, filepath.Join("/", cgroup.RootName, group) // as cgroup.Group.Full
 	if err := cell.Same("/proc", id); err != nil {
 		_ = f.Close()
 		return nil
