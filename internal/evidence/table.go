@@ -44,8 +44,9 @@ var filtered = looks("ENOSYS", "EPERM", "EAFNOSUPPORT", "EPROTONOSUPPORT")
 // What nftables' reject looks like to the program that sent the packet.
 var rejected = looks("ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM")
 
-// What a namespace with nothing but its own loopback answers.
-var nowhere = looks("ENETUNREACH", "ECONNREFUSED")
+// What a namespace with nothing but its own loopback answers; EADDRNOTAVAIL is
+// for IPv6, where there may be no address to send from.
+var nowhere = looks("ENETUNREACH", "ECONNREFUSED", "EADDRNOTAVAIL")
 
 func nothing(_, _ Agent, _ World) attempt.Request { return attempt.Request{} }
 

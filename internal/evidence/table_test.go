@@ -55,6 +55,19 @@ func TestTheTableHoldsTogether(t *testing.T) {
 	}
 }
 
+func TestEveryMechanismHasAControl(t *testing.T) {
+	for _, m := range engine.Mechanisms() {
+		if m == engine.MechNoNewPrivs {
+			continue // docs/contracts/verify.md says why
+		}
+		if !slices.ContainsFunc(Attacks(), func(a Attack) bool {
+			return slices.ContainsFunc(a.Controls, func(c Control) bool { return c.Mechanism == m })
+		}) {
+			t.Errorf("nothing shows what %s stops", m)
+		}
+	}
+}
+
 func TestEveryAttemptOfTheProbeIsUsedAndEveryUsedOneExists(t *testing.T) {
 	source, err := os.ReadFile("../../cmd/bulkhead-probe/trial.go")
 	if err != nil {
