@@ -153,7 +153,7 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, was := running[runtimeName]; !running[runtimeName] && !(was && a.Want.Mode == team.ModeTask) {
+	if _, was := running[runtimeName]; !running[runtimeName] && (!was || a.Want.Mode != team.ModeTask) {
 		if err := a.startRuntime(ctx); err != nil {
 			return err
 		}

@@ -45,7 +45,7 @@ func (w *Warden) serve(ln *net.UnixListener) error {
 		c, err := ln.AcceptUnix()
 		if err != nil {
 			if w.ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // the listener was closed because the warden ends
 			}
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("warden: %w", err)
