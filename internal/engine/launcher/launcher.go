@@ -49,6 +49,10 @@ type Config struct {
 	Build    string `json:"build"`
 	// CgroupRoot is cgroup.RootName; tests use names of their own.
 	CgroupRoot string `json:"cgroupRoot"`
+	// Ready is how many one-off containers are kept prepared, confined and
+	// waiting for their command; 0 is the default of 2, below 0 none (they are
+	// then made fresh, from a seat).
+	Ready int `json:"ready,omitempty"`
 	// Sources are more host paths that containers of this agent may have
 	// mounted or use as their root: those of the manifest. A path that is added
 	// later needs a new launcher.

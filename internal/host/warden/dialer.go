@@ -49,7 +49,7 @@ func (a *agentRun) adoptDialer() *process {
 		return nil
 	}
 	path := filepath.Join(a.Place.Run, "dialer.json")
-	return adopt(path, a.IDs.Dialer, cgroupOf(&a.Agent, dialerName))
+	return a.w.adopt(path, a.IDs.Dialer, cgroupOf(&a.Agent, dialerName))
 }
 
 func (a *agentRun) startDialer() (*process, error) {

@@ -90,7 +90,7 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 		return nil
 	}
 	state := filepath.Join(w.host.ResolverDir(), "state.json")
-	if p := adopt(state, s.dns.UID, "resolver"); p != nil {
+	if p := w.adopt(state, s.dns.UID, "resolver"); p != nil {
 		s.resolver = p
 		return nil
 	}

@@ -173,10 +173,10 @@ func listen(path string, mode uint32, gid int) (*net.UnixListener, error) {
 	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
 		return nil, fmt.Errorf("warden: clear %s: %w", path, err)
 	}
-	// Nobody can connect between bind and chmod: the mask leaves root alone.
-	old := unix.Umask(0o177)
+	// Nobody can connect between bind and chmod: connecting needs the right to
+	// write (unix(7)), which the process's mask of 022 leaves to root. The mask
+	// is not changed here: it is the whole process's, children included.
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	unix.Umask(old)
 	if err != nil {
 		return nil, fmt.Errorf("warden: listen: %w", err)
 	}

@@ -166,16 +166,16 @@ func Container(t *testing.T, a wire.AgentStatus, name string) wire.ContainerStat
 	return wire.ContainerStatus{}
 }
 
-// Until asks again and again until ok says yes; the test fails after a minute.
-// It bounds a wait, it does not measure.
+// Until asks again and again until ok says yes; the test fails after
+// twenty seconds. It bounds a wait, it does not measure.
 func Until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("still not after a minute: %s\nthe warden's log:\n%s", what, wardenLog())
+	t.Fatalf("still not after 20 s: %s\nthe warden's log:\n%s", what, wardenLog())
 }
 
 // numbers are what differs between two equal pictures: counters and handles.

@@ -68,6 +68,14 @@ func run(planFD, status int) error {
 	if err != nil {
 		return err
 	}
+	if p.Wait {
+		if err := report(status, Report{Result: res}); err != nil {
+			return err
+		}
+		if err := receive(status, &p); err != nil {
+			return err
+		}
+	}
 	// As the container's own user: what it may not enter it shall not get.
 	if err := unix.Chdir(p.Dir); err != nil {
 		return fmt.Errorf("stage 2: working folder %s: %w", p.Dir, err)
@@ -80,6 +88,49 @@ func run(planFD, status int) error {
 		return err
 	}
 	return fmt.Errorf("stage 2: run %s: %w", path, syscall.Exec(path, p.Argv, p.Env)) // #nosec G204 -- the Spec's command, confined
+}
+
+// receive waits for the order and takes its descriptors for stdin, stdout and
+// stderr. When the starter goes away instead, this process ends.
+func receive(fd int, p *Plan) error {
+	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(3*4))
+	n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("stage 2: wait for the command: %w", err)
+	}
+	if n == 0 {
+		os.Exit(0)
+	}
+	raw := buf[:n:n]
+	for {
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			return fmt.Errorf("stage 2: read the command: %w", err)
+		}
+		if n == 0 {
+			break
+		}
+		raw = append(raw, buf[:n]...)
+	}
+	var o Order
+	if err := json.Unmarshal(raw, &o); err != nil || len(o.Argv) == 0 {
+		return fmt.Errorf("stage 2: the order names no command: %v", err)
+	}
+	p.Argv, p.Env, p.Dir = o.Argv, o.Env, o.Dir
+	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(msgs) != 1 {
+		return fmt.Errorf("stage 2: the order came without descriptors: %v", err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 3 {
+		return fmt.Errorf("stage 2: the order came with %d descriptors: %v", len(fds), err)
+	}
+	for i, from := range fds {
+		if err := unix.Dup3(from, i, 0); err != nil {
+			return fmt.Errorf("stage 2: descriptor %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 func report(fd int, r Report) error {

@@ -34,6 +34,10 @@ type Plan struct {
 	Proc   int     `json:"proc"`
 	Mounts []Mount `json:"mounts,omitempty"` // parents before children
 
+	// Wait says that the command comes later, as an [Order] with three
+	// descriptors on the status socket, once everything else is in force.
+	Wait bool `json:"wait,omitempty"`
+
 	CgroupNamespace bool              `json:"cgroupNamespace,omitempty"`
 	Become          *confine.Identity `json:"become,omitempty"`
 	Profile         confine.Profile   `json:"profile"`
@@ -44,6 +48,13 @@ type Mount struct {
 	FD     int    `json:"fd"`
 	Target string `json:"target"`
 	File   bool   `json:"file,omitempty"`
+}
+
+// Order is the command of a container that was prepared ahead of it.
+type Order struct {
+	Argv []string `json:"argv"`
+	Env  []string `json:"env,omitempty"`
+	Dir  string   `json:"dir"`
 }
 
 // Report travels back over the status pipe.
@@ -58,7 +69,7 @@ func parsePlan(raw []byte) (Plan, error) {
 	if err := json.Unmarshal(raw, &p); err != nil {
 		return Plan{}, fmt.Errorf("stage 2: plan: %w", err)
 	}
-	if len(p.Argv) == 0 {
+	if len(p.Argv) == 0 && !p.Wait {
 		return Plan{}, fmt.Errorf("stage 2: plan names no command")
 	}
 	return p, nil
