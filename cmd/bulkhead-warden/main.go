@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -55,6 +56,9 @@ func run(stay, verbose bool) int {
 	if err != nil {
 		log.Error("ended", "error", err)
 		fmt.Fprintln(os.Stderr, "error:", err)
+		if errors.Is(err, warden.ErrRunning) {
+			return wire.ExitBusy
+		}
 		return wire.ExitFailed
 	}
 	return wire.ExitOK

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bulkhead/internal/client"
 	"bulkhead/internal/wire"
 )
 
@@ -38,12 +39,19 @@ func (a *app) up(ctx context.Context, file string, accept []string) error {
 		return err
 	}
 	req.AcceptMissing = accept
-	if err := a.ensureWarden(ctx); err != nil {
-		return err
-	}
 	var res wire.ApplyResult
-	if err := a.client().Call(ctx, wire.VerbApply, req, &res, a.progress); err != nil {
-		return err
+	for {
+		if err := a.ensureWarden(ctx); err != nil {
+			return err
+		}
+		err := a.client().Call(ctx, wire.VerbApply, req, &res, a.progress)
+		if client.NotRunning(err) {
+			continue // the one that greeted was just ending
+		}
+		if err != nil {
+			return err
+		}
+		break
 	}
 	if a.json {
 		return errors.Join(a.printJSON(res), unwell(res.Status))

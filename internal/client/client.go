@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -42,11 +43,20 @@ func (e *Error) Error() string { return e.What }
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NotRunning says whether err means that there is no warden.
+// NotRunning says whether err means that there is no warden, or none any more:
+// one that ends resets connections that it has not taken yet. The request was
+// not read in either case, and may be sent to the next warden.
 func NotRunning(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Exit == wire.ExitNoWarden &&
-		(errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED))
+	if !errors.As(err, &e) || e.Exit != wire.ExitNoWarden {
+		return false
+	}
+	for _, gone := range []error{syscall.ENOENT, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
 }
 
 // Ping greets the warden and gives the name of its build.
