@@ -65,7 +65,7 @@ func Prepare(spec engine.Spec, opt Options, depth Depth) (*Prepared, error) {
 	l := &launch{spec: &spec, opt: &opt, wait: depth == DepthProcess}
 	if err := l.prepare(); err != nil {
 		l.close()
-		return nil, err
+		return nil, errors.Join(err, l.removeGroup())
 	}
 	p := &Prepared{l: l, orders: make(chan Command), answer: make(chan prepared)}
 	go onOwnThread(p.thread)

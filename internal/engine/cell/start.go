@@ -39,7 +39,7 @@ func Start(spec engine.Spec, opt Options) (*Process, error) {
 	l := &launch{spec: &spec, opt: &opt}
 	defer l.close()
 	if err := l.prepare(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, l.removeGroup())
 	}
 	p, err := l.run()
 	if err != nil {
@@ -65,6 +65,10 @@ type launch struct {
 	// wait lets stage 2 wait for its command on conn, once all is in force.
 	wait bool
 	conn *net.UnixConn
+
+	program  *os.File // stage 2's
+	groupDir *os.File // of the cgroup, version 2 only
+	oom      int64    // kills in the cgroup before the start
 }
 
 func (l *launch) own(f *os.File) *os.File {
@@ -90,7 +94,22 @@ func (l *launch) prepare() (err error) {
 			return err
 		}
 	}
-	if l.spec.Role != engine.RoleAccount && l.spec.Has(engine.MechMountNS) {
+	if l.group != nil {
+		if l.oom, err = l.group.OOMKills(); err != nil {
+			return err
+		}
+	}
+	if l.spec.Role == engine.RoleAccount {
+		return nil
+	}
+	// The container's user may not reach the program's folder, so it is run by
+	// descriptor.
+	program, err := os.Open(l.opt.Program)
+	if err != nil {
+		return fmt.Errorf("cell: stage 2 program: %w", err)
+	}
+	l.program = l.own(program)
+	if l.spec.Has(engine.MechMountNS) {
 		l.tree, err = makeTree(l.spec)
 	}
 	return err
@@ -230,9 +249,28 @@ func (l *launch) settle() error {
 			return err
 		}
 	}
-	if l.group != nil && !l.opt.Cgroups.Unified() {
+	if err := l.join(); err != nil {
+		return err
+	}
+	if l.tree != nil {
+		return l.tree.enter() // last: no path of the host is in sight after it
+	}
+	return nil
+}
+
+// join makes sure that children are born in the cgroup.
+func (l *launch) join() error {
+	if l.group == nil {
+		return nil
+	}
+	if !l.opt.Cgroups.Unified() {
 		return l.group.JoinThread()
 	}
+	dir, err := l.group.Open()
+	if err != nil {
+		return err
+	}
+	l.groupDir = l.own(dir)
 	return nil
 }
 
@@ -244,12 +282,8 @@ func (l *launch) fork() (*Process, error) {
 	}
 	pidfd := -1
 	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
-	if l.group != nil && l.opt.Cgroups.Unified() {
-		dir, err := l.group.Open()
-		if err != nil {
-			return nil, err
-		}
-		sys.UseCgroupFD, sys.CgroupFD = true, int(l.own(dir).Fd()) // #nosec G115 -- a descriptor
+	if l.groupDir != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, int(l.groupDir.Fd()) // #nosec G115 -- a descriptor
 	}
 	if l.spec.Role == engine.RoleAccount {
 		return l.forkAccount(files, sys, &pidfd)
@@ -284,9 +318,7 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 	s := l.spec
 	l.namespaces(sys)
 	first := len(files)
-	plan := l.plan(first + 3) // plan, status, program
-	mounts := l.mountFiles()
-	raw, err := json.Marshal(plan)
+	raw, err := json.Marshal(l.plan())
 	if err != nil {
 		return nil, err
 	}
@@ -300,18 +332,10 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 		return nil, err
 	}
 	defer func() { _ = statusW.Close() }()
-	// The container's user may not reach the program's folder, so it is run by
-	// descriptor.
-	program, err := os.Open(l.opt.Program)
-	if err != nil {
-		return nil, fmt.Errorf("stage 2 program: %w", err)
-	}
-	l.own(program)
-	all := slices.Concat(files, []*os.File{planFile, statusW, program}, mounts)
+	all := slices.Concat(files, []*os.File{planFile, statusW, l.program})
 	path := "/proc/self/fd/" + strconv.Itoa(first+2)
 	proc, err := os.StartProcess(path, []string{"bulkhead-shim", "stage2", strconv.Itoa(first)},
 		&os.ProcAttr{Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: all, Sys: sys})
-	runtime.KeepAlive(mounts)
 	if err != nil {
 		return nil, fmt.Errorf("clone into the namespaces of role %s: %w", s.Role, err)
 	}
@@ -357,11 +381,11 @@ func (l *launch) namespaces(sys *syscall.SysProcAttr) {
 	}
 }
 
-// plan describes stage 2's work; mounts start at descriptor next.
-func (l *launch) plan(next int) stage2.Plan {
+// plan describes stage 2's work.
+func (l *launch) plan() stage2.Plan {
 	s := l.spec
 	p := stage2.Plan{
-		Argv: s.Command, Env: nonNil(s.Env), Dir: s.Dir, Hostname: s.Hostname, Root: -1, Dev: -1, Proc: -1,
+		Argv: s.Command, Env: nonNil(s.Env), Dir: s.Dir, Hostname: s.Hostname,
 		CgroupNamespace: true, Wait: l.wait, Profile: confine.For(s),
 	}
 	if len(s.Init) > 0 {
@@ -371,40 +395,10 @@ func (l *launch) plan(next int) stage2.Plan {
 		p.Become = &confine.Identity{ID: hostID(s)}
 	}
 	if l.tree == nil {
-		p.Profile.Writable = slices.DeleteFunc(p.Profile.Writable, func(string) bool { return true })
-		return p
+		p.Profile.Writable = nil // the paths of a tree that this decoy does not have
 	}
-	p.Root, p.Dev = next, next+1
-	next += 2
-	if l.tree.proc >= 0 {
-		p.Proc = next
-		next++
-	}
-	for i, m := range l.tree.mounts {
-		p.Mounts = append(p.Mounts, stage2.Mount{FD: next + i, Target: m.target, File: m.file})
-	}
+	p.Proc = l.tree != nil && s.Has(engine.MechPIDNS)
 	return p
-}
-
-// mountFiles gives the mounts in the order of plan, as files that do not own
-// their descriptors' end: tree.close closes them.
-func (l *launch) mountFiles() []*os.File {
-	if l.tree == nil {
-		return nil
-	}
-	fds := []int{l.tree.root, l.tree.dev}
-	if l.tree.proc >= 0 {
-		fds = append(fds, l.tree.proc)
-	}
-	for _, m := range l.tree.mounts {
-		fds = append(fds, m.fd)
-	}
-	out := make([]*os.File, len(fds))
-	for i, fd := range fds {
-		out[i] = l.own(os.NewFile(uintptr(fd), "mount")) // #nosec G115 -- a descriptor
-	}
-	l.tree = nil // the files own them now
-	return out
 }
 
 // statusPair makes the way by which stage 2 reports: a pipe, or a socket when
@@ -464,10 +458,6 @@ func readReport(r io.Reader) (Report, error) {
 // watch takes over a running process.
 func (l *launch) watch(proc *os.Process, pidfd int, report Report) (*Process, error) {
 	p := &Process{pid: proc.Pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), group: l.group, report: report, done: make(chan struct{})} // #nosec G115 -- a descriptor
-	before := int64(0)
-	if p.group != nil {
-		before, _ = p.group.OOMKills()
-	}
 	// The process cannot be reaped before Wait below, so the number is its own.
 	start, err := startTime("/proc", proc.Pid)
 	if err != nil {
@@ -476,6 +466,6 @@ func (l *launch) watch(proc *os.Process, pidfd int, report Report) (*Process, er
 		return nil, errors.Join(err, p.pidfd.Close())
 	}
 	p.start = start
-	go p.reap(proc, before) // ends with the process; Wait and Close wait for it
+	go p.reap(proc, l.oom) // ends with the process; Wait and Close wait for it
 	return p, nil
 }

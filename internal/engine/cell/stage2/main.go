@@ -58,8 +58,11 @@ func run(planFD, status int) error {
 			return fmt.Errorf("stage 2: host name %q: %w", p.Hostname, err)
 		}
 	}
-	if p.Root >= 0 {
-		if err := enterRoot(&p); err != nil {
+	if p.Proc {
+		if err := mountProc(); err != nil {
+			return err
+		}
+		if err := coverProc(); err != nil {
 			return err
 		}
 	}
