@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -95,14 +96,30 @@ func (t *trial) eachTarget(what string, try func(pid int) error) error {
 		return errors.New("the request names no process")
 	}
 	for _, pid := range t.PIDs {
-		err := try(pid)
-		if err == nil && t.mine(pid) {
-			err = absent
-		}
+		err := t.confirm(pid, try)
 		if t.step(what+strconv.Itoa(pid), err) {
 			t.saw("reached process %d", pid)
 			return nil
 		}
+	}
+	return nil
+}
+
+// confirm tries until it is clear whose process was reached. One that went
+// through, but cannot be looked at, may have been a short-lived process of the
+// attacker's own which has just ended: then the number soon means nobody.
+func (t *trial) confirm(pid int, try func(pid int) error) error {
+	for range 5 {
+		if err := try(pid); err != nil {
+			return err
+		}
+		if t.mine(pid) {
+			return absent
+		}
+		if _, err := owner(pid); err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 	return nil
 }

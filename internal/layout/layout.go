@@ -30,6 +30,10 @@ func (h Host) WardenSocket() string { return filepath.Join(h.Run, "warden.sock")
 // WardenLock is held with flock by the one running warden.
 func (h Host) WardenLock() string { return filepath.Join(h.Run, "warden.lock") }
 
+// CgroupPlace holds where our root cgroup is. Like cgroups it does not survive
+// a reboot.
+func (h Host) CgroupPlace() string { return filepath.Join(h.Run, "cgroup.json") }
+
 // WardenLog is the warden's own log when nothing else (systemd) takes it.
 func (h Host) WardenLog() string { return filepath.Join(h.State, "log", "warden.log") }
 

@@ -73,6 +73,9 @@ type Warden struct {
 	pins     *pins.Server
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
+	// groupRoot is what cgroups was opened with; launchers and decoys open the
+	// same.
+	groupRoot string
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
@@ -127,7 +130,7 @@ func open(ctx context.Context, cfg Config) (*Warden, error) {
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err
 	}
-	if w.cgroups, err = cgroup.Open(cgroup.RootName); err != nil {
+	if w.cgroups, w.groupRoot, err = openCgroups(w.host); err != nil {
 		return nil, errors.Join(err, w.ledger.Close())
 	}
 	if w.table, err = nft.Open(); err != nil {
