@@ -79,8 +79,9 @@ type Warden struct {
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
-	mu    sync.Mutex // guards teams and system
+	mu    sync.Mutex // guards teams, sys and calls
 	teams map[string]*teamRun
+	calls int // being answered
 	sys   *system // nil until the first team
 
 	owners sync.WaitGroup // supervisors and connections
@@ -124,6 +125,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w.log.Info("ready", "socket", cfg.Host.WardenSocket())
 	w.watchTable()
 	w.watchResolverFiles()
+	w.watchIdle()
 	return w.serve(ln)
 }
 
