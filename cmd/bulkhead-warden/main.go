@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
@@ -13,12 +14,16 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/evidence"
 	"bulkhead/internal/host/warden"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
 
 func main() {
+	if len(os.Args) == 2 && os.Args[1] == evidence.DecoyArg {
+		evidence.DecoyMain()
+	}
 	stay := flag.Bool("stay", false, "keep running when no team is left (for systemd)")
 	verbose := flag.Bool("verbose", false, "log every request")
 	flag.Parse()
@@ -44,12 +49,16 @@ func run(stay, verbose bool) int {
 	signal.Ignore(unix.SIGPIPE, unix.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	defer stop()
-	// Files that root makes are for root alone unless a mode is set.
-	unix.Umask(0o077)
+	// Every file and socket that root makes gets its mode explicitly; what is
+	// left are mount points, which agents must be able to pass.
+	unix.Umask(0o022)
 	err = warden.Run(ctx, warden.Config{Host: layout.Default(), From: filepath.Dir(self), Stay: stay, Log: log})
 	if err != nil {
 		log.Error("ended", "error", err)
 		fmt.Fprintln(os.Stderr, "error:", err)
+		if errors.Is(err, warden.ErrRunning) {
+			return wire.ExitBusy
+		}
 		return wire.ExitFailed
 	}
 	return wire.ExitOK

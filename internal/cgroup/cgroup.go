@@ -44,9 +44,11 @@ type Tree struct {
 }
 
 // Open finds the hierarchies of this process's mount namespace. name is the
-// root folder: [RootName], or "bulkhead-test-…" in tests.
+// path of the root folder, from the hierarchy's root on: what [Place] says, or
+// "bulkhead-test-…" in tests. On version 1 it is one name. The folders above it
+// are never made.
 func Open(name string) (*Tree, error) {
-	if err := checkPath(name); err != nil || strings.Contains(name, "/") {
+	if err := checkPath(name); err != nil {
 		return nil, fmt.Errorf("cgroup: %q is no name of a root folder", name)
 	}
 	raw, err := os.ReadFile("/proc/self/mountinfo")
@@ -58,6 +60,9 @@ func Open(name string) (*Tree, error) {
 	if v2 != "" && hasControllers(v2) {
 		t.unified = v2
 		return t, nil
+	}
+	if strings.Contains(name, "/") {
+		return nil, fmt.Errorf("cgroup: the root folder %q lies below another, which only version 2 has", name)
 	}
 	for _, c := range controllers {
 		if v1[c] == "" {
@@ -185,7 +190,7 @@ func (t *Tree) Create(path string, l Limits) (*Group, error) {
 		return nil, err
 	}
 	if t.unified != "" {
-		err = t.createUnified(g.rel())
+		err = t.createUnified(path)
 	} else {
 		for _, dir := range g.folders() {
 			if err = os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- cgroupfs
@@ -203,11 +208,12 @@ func (t *Tree) Create(path string, l Limits) (*Group, error) {
 	return g, nil
 }
 
-// createUnified makes each folder on the way and switches the controllers on
-// for its children.
-func (t *Tree) createUnified(rel string) error {
-	dir := t.unified
-	for c := range strings.SplitSeq(rel, "/") {
+// createUnified makes the root folder and each one on the way to path, and
+// switches the controllers on for its children.
+func (t *Tree) createUnified(path string) error {
+	parent, root := filepath.Split(t.name)
+	dir := filepath.Join(t.unified, parent)
+	for c := range strings.SplitSeq(filepath.Join(root, path), "/") {
 		if err := enable(dir); err != nil {
 			return err
 		}

@@ -7,28 +7,29 @@
 // listeners reach it through the gateway protocol (wire.VerbListen). Records
 // (record.Record, one JSON line each) go to standard output, faults to
 // standard error.
+//
+// # Who may speak
+//
+// The peer's id must be the runtime's, as the kernel tells it, AND the token
+// must be right. The id alone would do against other agents; the token also
+// keeps out processes of the runtime's id that were not given it.
+//
+// # What is taken
+//
+// A descriptor is served only when the kernel says that it is a listening TCP
+// stream socket. Nothing can be said about where it listens that would matter:
+// its connections reach listed destinations only, wherever they come from.
 package gateway
 
 import (
-	"net/netip"
-
+	"bulkhead/internal/dial"
+	"bulkhead/internal/gateway/gatewayconfig"
 	"bulkhead/internal/team"
 )
 
 // Config is what a gateway is told at its start, as JSON on descriptor 4.
-type Config struct {
-	Team  string `json:"team"`
-	Agent string `json:"agent"`
-	Token string `json:"token"` // the runtime's token; at least 16 characters
-	// RuntimeID is the id, as the gateway sees it, of the runtime. Zero:
-	// layout.RuntimeID. The overflow id 65534 is refused whatever this says.
-	RuntimeID uint32 `json:"runtimeID,omitempty"`
-	// Egress and Hosts are the agent's, from the manifest.
-	Egress []team.Destination      `json:"egress"`
-	Hosts  map[string][]netip.Addr `json:"hosts,omitempty"`
-	// DialerSocket is the path, as the gateway sees it, of
-	// layout.Agent.DialerSocket.
-	DialerSocket string `json:"dialerSocket"`
-	// MaxConnections bounds concurrent connections of the runtime; zero: 512.
-	MaxConnections int `json:"maxConnections,omitempty"`
+type Config = gatewayconfig.Config
+
+func policy(c *Config) *dial.Policy {
+	return dial.NewPolicy(&team.Agent{Name: c.Agent, Egress: c.Egress, Hosts: c.Hosts})
 }

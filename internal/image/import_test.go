@@ -44,7 +44,10 @@ func tarOf(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-func reg(name, body string) entry { return entry{name: name, body: body, kind: tar.TypeReg, mode: 0o644} }
+func reg(name, body string) entry {
+	return entry{name: name, body: body, kind: tar.TypeReg, mode: 0o644}
+}
+
 func link(name, to string) entry {
 	return entry{name: name, link: to, kind: tar.TypeSymlink, mode: 0o777}
 }

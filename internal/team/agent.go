@@ -12,17 +12,11 @@ const (
 	maxPorts    = 64
 )
 
-var (
-	engines     = []string{"cell", "podman"}
-	ociRuntimes = []string{"runc", "crun", "runsc", "krun"}
-)
-
 // agent reads one agent and merges the defaults into it.
 func (r *reader) agent(e entry, d defaults) *Agent {
 	a := &Agent{Name: e.name}
 	f := r.fields(e.val, "the agent's settings, like {image: pi, command: [pi]}",
-		"role", "image", "rootfs", "command", "env", "mode", "workspace", "mounts", "ports", "egress", "hosts",
-		"channels", "secrets", "knowledge", "limits", "engine", "ociRuntime")
+		agentKeys...)
 	if s, ok := r.text(f["role"], "what the agent is for, in words"); ok {
 		if len(s) > maxRole {
 			r.fault(f["role"], "keep it under "+strconv.Itoa(maxRole)+" bytes", "the role is %d bytes long", len(s))
@@ -33,7 +27,7 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 		return a
 	}
 	r.root(e, f, a)
-	a.Mode = Mode(r.choice(f["mode"], string(ModeService), string(ModeSession), string(ModeTask)))
+	a.Mode = Mode(r.choice(f["mode"], modes...))
 	a.Engine = r.choice(f["engine"], engines...)
 	a.OCI = r.choice(f["ociRuntime"], ociRuntimes...)
 	a.Command = r.command(f["command"])
@@ -78,7 +72,7 @@ func (r *reader) root(e entry, f map[string]place, a *Agent) {
 		return
 	}
 	if s, ok := r.text(image, "the name of an image"); ok {
-		if !imageName.MatchString(s) || strings.Contains(s, "..") {
+		if !imageName().MatchString(s) || strings.Contains(s, "..") {
 			r.fault(image, "use a name that `bulkhead image list` shows: a-z, 0-9, . _ and -", "%q cannot be an image's name", clip(s))
 			return
 		}
@@ -142,7 +136,7 @@ func (r *reader) channels(p place) []string {
 		s, ok := r.text(item, "a channel, like all-agents")
 		switch {
 		case !ok:
-		case !name.MatchString(s):
+		case !name().MatchString(s):
 			r.fault(item, "use 1 to 31 of a-z, 0-9, _ and -, beginning with a letter", "%q cannot be a channel's name", clip(s))
 		case contains(out, s):
 			r.fault(item, "remove one of the two", "%s is listed twice", s)

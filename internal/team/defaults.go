@@ -16,7 +16,7 @@ func (r *reader) defaults(p place) defaults {
 	if p.node == nil {
 		return d
 	}
-	f := r.fields(p, "defaults like {engine: cell, limits: {memory: 512Mi}}", "engine", "ociRuntime", "limits", "egress")
+	f := r.fields(p, "defaults like {engine: cell, limits: {memory: 512Mi}}", defaultsKeys...)
 	d.engine = r.choice(f["engine"], engines...)
 	d.oci = r.choice(f["ociRuntime"], ociRuntimes...)
 	if f["limits"].node != nil {

@@ -5,8 +5,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-
-	"golang.org/x/net/publicsuffix"
 )
 
 // Bounds of one agent's egress. 256 names keep the synthetic addresses, the
@@ -34,7 +32,7 @@ func (r *reader) egress(p place) []listed {
 			continue
 		}
 		if isMapping(at.node) {
-			f := r.fields(at, "{to: host:port, sni: any}", "to", "sni")
+			f := r.fields(at, "{to: host:port, sni: any}", egressKeys...)
 			to, sni = f["to"], f["sni"]
 			r.need(at, f, "to", "write {to: host:port, sni: any}")
 		}
@@ -47,7 +45,7 @@ func (r *reader) egress(p place) []listed {
 			r.fault(to, fault.mend, "%s", fault.problem)
 			continue
 		}
-		mode := SNIMode(r.choice(sni, string(SNIExact), string(SNIAny)))
+		mode := SNIMode(r.choice(sni, sniModes...))
 		named := d.Host != "" && d.Host != "host"
 		switch {
 		case mode == SNIExact && !named:
@@ -242,8 +240,12 @@ func destination(s string) (Destination, *destinationFault) {
 		if problem, mend := badName(suffix); problem != "" {
 			return no(problem, mend)
 		}
-		if ps, _ := publicsuffix.PublicSuffix(suffix); ps == suffix {
-			return no("anybody can have a name below "+suffix, "go one label deeper, like *.example."+suffix+":"+portText)
+		if ps, found := suffixBelow(suffix); found {
+			mend := "go one label deeper, like *.example." + suffix + ":" + portText
+			if ps != suffix {
+				mend = "list each name, like api." + suffix + ":" + portText
+			}
+			return no("anybody can have a name below "+ps+", which "+shown+" covers", mend)
 		}
 		return Destination{Host: lower, Port: port}, nil
 	}

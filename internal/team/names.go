@@ -3,17 +3,24 @@ package team
 import (
 	"regexp"
 	"strings"
+	"sync"
 )
+
+// lazily compiles an expression when it is first used: compiling all of them
+// would be a fifth of the start of every command that reads no manifest.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
+}
 
 // name is the form of team, agent and channel names. 31 characters leave room
 // for nothing more in an account name; longer ones are hashed by layout.
-var name = regexp.MustCompile(`^[a-z][a-z0-9_-]{0,30}$`)
+var name = lazily(`^[a-z][a-z0-9_-]{0,30}$`)
 
 // imageName is the form of names in the image store: one folder, never a path.
-var imageName = regexp.MustCompile(`^[a-z0-9][a-z0-9._-]{0,63}$`)
+var imageName = lazily(`^[a-z0-9][a-z0-9._-]{0,63}$`)
 
 // variable is the form of an environment variable's name.
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+var variable = lazily(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // reserved names mean something else in commands, addresses or accounts.
 var reserved = []string{
@@ -36,7 +43,7 @@ func (r *reader) name(p place, what string) string {
 
 func (r *reader) checkName(p place, what, s string) {
 	switch {
-	case !name.MatchString(s):
+	case !name().MatchString(s):
 		r.fault(p, "use 1 to 31 of a-z, 0-9, _ and -, beginning with a letter", "%q cannot be %s's name", clip(s), what)
 	case contains(reserved, s):
 		r.fault(p, "choose another name", "%q is a reserved name", s)

@@ -155,7 +155,7 @@ func lineColumn(data []byte, offset int) (line, column int) {
 
 // manifest reads the top of the tree.
 func (r *reader) manifest(p place) *Manifest {
-	f := r.fields(p, "apiVersion, team and agents", "apiVersion", "team", "defaults", "agents")
+	f := r.fields(p, "apiVersion, team and agents", topKeys...)
 	m := &Manifest{}
 	r.need(p, f, "apiVersion", "add the line apiVersion: "+APIVersion)
 	if s, ok := r.text(f["apiVersion"], "apiVersion: "+APIVersion); ok {

@@ -27,7 +27,7 @@ func (r *reader) mounts(p place) []Mount {
 	var out []Mount
 	var targets, hosts []string
 	for _, item := range r.list(p, maxMounts, "{host: /data/ref, path: /ref}") {
-		f := r.fields(item, "{host: /data/ref, path: /ref}", "host", "path")
+		f := r.fields(item, "{host: /data/ref, path: /ref}", mountKeys...)
 		r.need(item, f, "host", "name the folder of the host, like host: /data/ref")
 		r.need(item, f, "path", "name the place inside, like path: /ref")
 		host, hostOK := r.absolute(f["host"])

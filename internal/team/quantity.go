@@ -21,8 +21,16 @@ var units = []struct {
 	suffix string
 	factor float64
 }{
-	{"Ki", 1 << 10}, {"Mi", 1 << 20}, {"Gi", 1 << 30}, {"Ti", 1 << 40},
-	{"K", 1e3}, {"k", 1e3}, {"M", 1e6}, {"G", 1e9}, {"T", 1e12}, {"", 1},
+	{"Ki", 1 << 10},
+	{"Mi", 1 << 20},
+	{"Gi", 1 << 30},
+	{"Ti", 1 << 40},
+	{"K", 1e3},
+	{"k", 1e3},
+	{"M", 1e6},
+	{"G", 1e9},
+	{"T", 1e12},
+	{"", 1},
 }
 
 // bytesOf reads 512Mi, 1.5Gi, 1G or a plain number of bytes.
@@ -66,7 +74,7 @@ func decimal(s string) (float64, bool) {
 
 func (r *reader) limits(p place) Limits {
 	var l Limits
-	f := r.fields(p, "limits like {memory: 512Mi, cpu: 1, pids: 256}", "memory", "cpu", "pids", "noFile", "core", "stopGrace")
+	f := r.fields(p, "limits like {memory: 512Mi, cpu: 1, pids: 256}", limitKeys...)
 	l.MemoryBytes = r.quantity(f["memory"], "a size like 512Mi", "16Mi to 1Ti", bytesOf, minMemory, maxMemory)
 	l.MilliCPU = r.quantity(f["cpu"], "cores like 1, 0.5 or 500m", "10m to 1024", milliOf, minMilli, maxMilli)
 	l.PIDs = r.quantity(f["pids"], "a number like 256", "8 to 32768", whole, minPIDs, maxPIDs)

@@ -2,7 +2,6 @@ package team
 
 import (
 	"net/url"
-	"regexp"
 	"strings"
 )
 
@@ -10,19 +9,19 @@ const maxVariables = 256
 
 // reference is op://vault/item/field or op://vault/item/section/field
 // (1Password's secret reference syntax).
-var reference = regexp.MustCompile(`^op://[^/\s]+(/[^/\s]+){2,3}$`)
+var reference = lazily(`^op://[^/\s]+(/[^/\s]+){2,3}$`)
 
 // issued matches the prefixes that issuers give their secrets, so that scanners
 // can find them.
-var issued = regexp.MustCompile(`(^|[^A-Za-z0-9])(sk-[A-Za-z0-9_-]{16,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abpors]-[A-Za-z0-9-]{10,}|A(KIA|SIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|npm_[A-Za-z0-9]{20,}|hf_[A-Za-z0-9]{20,}|ops_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----)`)
+var issued = lazily(`(^|[^A-Za-z0-9])(sk-[A-Za-z0-9_-]{16,}|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}|xox[abpors]-[A-Za-z0-9-]{10,}|A(KIA|SIA)[A-Z0-9]{16}|AIza[A-Za-z0-9_-]{30,}|npm_[A-Za-z0-9]{20,}|hf_[A-Za-z0-9]{20,}|ops_[A-Za-z0-9]{20,}|eyJ[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}|-----BEGIN [A-Z ]*PRIVATE KEY-----)`)
 
 // secretive matches variable names that usually hold secrets.
-var secretive = regexp.MustCompile(`(?i)(passw(or)?d|passphrase|secret|token|api_?key|private_?key|access_?key|credential)`)
+var secretive = lazily(`(?i)(passw(or)?d|passphrase|secret|token|api_?key|private_?key|access_?key|credential)`)
 
 // looksSecret guesses whether a value should not lie in a file. It errs
 // towards passing short, plain or path-like values, such as "unused".
 func looksSecret(variable, value string) bool {
-	if issued.MatchString(value) {
+	if issued().MatchString(value) {
 		return true
 	}
 	if u, err := url.Parse(value); err == nil && u.User != nil {
@@ -30,7 +29,7 @@ func looksSecret(variable, value string) bool {
 			return true
 		}
 	}
-	if !secretive.MatchString(variable) || len(value) < 12 || strings.ContainsAny(value, " /") {
+	if !secretive().MatchString(variable) || len(value) < 12 || strings.ContainsAny(value, " /") {
 		return false
 	}
 	return strings.ContainsAny(value, "0123456789") &&
@@ -65,7 +64,7 @@ func (r *reader) env(p place) map[string]string {
 
 func (r *reader) variableName(p place, s string) {
 	switch upper := strings.ToUpper(s); {
-	case !variable.MatchString(s):
+	case !variable().MatchString(s):
 		r.fault(p, "use letters, digits and _, not beginning with a digit", "%q cannot be a variable's name", clip(s))
 	case contains(setByUs, upper) || strings.HasPrefix(upper, "BULKHEAD_"):
 		r.fault(p, "remove it", "%s is set by Bulkhead", clip(s))
@@ -93,7 +92,7 @@ func (r *reader) secrets(p place, env map[string]string) map[string]string {
 		if !ok {
 			continue
 		}
-		if len(ref) > 512 || !reference.MatchString(ref) {
+		if len(ref) > 512 || !reference().MatchString(ref) {
 			r.fault(e.val, "put the secret into a vault and write op://vault/item/field", "this is not a reference to a secret")
 			continue
 		}

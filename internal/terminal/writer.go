@@ -157,11 +157,10 @@ func (t *Writer) plain(out *strings.Builder, c rune) {
 		t.state = str
 	case c == '\t':
 		out.WriteByte('\t')
-	case c < 0x20 || c >= 0x7f && c <= 0x9f:
+	case Printable(c):
+		out.WriteRune(c)
 	case reorders(c):
 		fmt.Fprintf(out, `\u%04x`, c)
-	default:
-		out.WriteRune(c)
 	}
 }
 
@@ -170,6 +169,12 @@ func (t *Writer) plain(out *strings.Builder, c rune) {
 func reorders(c rune) bool {
 	return c >= 0x202a && c <= 0x202e || c >= 0x2066 && c <= 0x2069 ||
 		c == 0x200e || c == 0x200f || c == 0x061c || c == 0x2028 || c == 0x2029
+}
+
+// Printable says whether a character passes a Writer as it is, line ends and
+// tabs aside.
+func Printable(c rune) bool {
+	return c >= 0x20 && (c < 0x7f || c > 0x9f) && !reorders(c)
 }
 
 // Text cleans a whole text.

@@ -34,6 +34,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/confine"
 	"bulkhead/internal/layout"
 )
 
@@ -107,6 +108,10 @@ func begin() (*server, error) {
 		return nil, fmt.Errorf("launcher: configuration: %w", err)
 	}
 	if err := makeCell(&cfg); err != nil {
+		return nil, err
+	}
+	// Before anything can run here: every process of the cell inherits it.
+	if err := confine.ConfineCell(); err != nil {
 		return nil, err
 	}
 	return newServer(cfg)

@@ -9,9 +9,11 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
+	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host"
@@ -26,6 +28,7 @@ import (
 type agentRun struct {
 	w *Warden
 	host.Agent
+	accepted []string // layers that the operator accepted in a weaker form
 
 	// procs serialises everything that starts or stops processes of this agent.
 	procs    sync.Mutex
@@ -150,7 +153,7 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, was := running[runtimeName]; !running[runtimeName] && !(was && a.Want.Mode == team.ModeTask) {
+	if _, was := running[runtimeName]; !running[runtimeName] && (!was || a.Want.Mode != team.ModeTask) {
 		if err := a.startRuntime(ctx); err != nil {
 			return err
 		}
@@ -211,9 +214,24 @@ func (a *agentRun) ensureLauncher(ctx context.Context) error {
 	a.run.Build = a.w.build
 	a.launcher, err = launcher.Start(ctx, launcher.Config{
 		Host: a.w.host, Place: a.Place, Account: a.IDs.Account,
-		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(),
+		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(), Sources: a.sources(),
 	})
 	return err
+}
+
+// sources are the host paths of the manifest, which the account cell must show
+// so that containers can be made from them.
+func (a *agentRun) sources() []string {
+	var out []string
+	if a.Want.Rootfs != "" {
+		out = append(out, a.Want.Rootfs)
+	}
+	for _, m := range a.Want.Mounts {
+		if !slices.Contains(out, m.Host) {
+			out = append(out, m.Host)
+		}
+	}
+	return out
 }
 
 func (a *agentRun) startGateway(ctx context.Context) error {
@@ -227,12 +245,12 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return fmt.Errorf("warden: %w", err)
 	}
 	defer func() { _ = lf.Close() }()
-	cf, err := memfd("gateway-config", gatewayConfig(&a.Agent, a.run.Token))
+	cf, err := sealed("gateway-config", gatewayConfig(&a.Agent, a.run.Token))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = cf.Close() }()
-	spec := gatewaySpec(&a.Agent, a.programs())
+	spec := a.weaker(gatewaySpec(&a.Agent, a.programs()))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -246,7 +264,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 }
 
 func (a *agentRun) startRuntime(ctx context.Context) error {
-	spec := runtimeSpec(a.w.host, &a.Agent, a.programs())
+	spec := a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs()))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -256,6 +274,21 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	}})
 	if err != nil {
 		return fmt.Errorf("start the runtime: %w", err)
+	}
+	return nil
+}
+
+// weaker writes into a Spec what the operator accepted this host to lack.
+func (a *agentRun) weaker(s engine.Spec) engine.Spec {
+	s.AcceptMissing = acceptedMechanisms(a.accepted)
+	return s
+}
+
+// acceptedMechanisms are the mechanisms that may be missing when layers were
+// accepted: see the optional features.
+func acceptedMechanisms(layers []string) []engine.Mechanism {
+	if slices.Contains(layers, string(deny.LayerPod)) {
+		return []engine.Mechanism{engine.MechLandlock}
 	}
 	return nil
 }

@@ -62,19 +62,15 @@ func (w *Warden) review(req wire.ApplyRequest) (*review, error) {
 	if len(faults) > 0 {
 		return nil, &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
 	}
-	lost, reasons := missing()
-	var refused []string
-	for _, reason := range reasons {
-		if !slices.Contains(req.AcceptMissing, string(reason.Layer)) {
-			refused = append(refused, reason.Error())
+	lost, reasons := missing(features(), req.AcceptMissing)
+	if len(reasons) > 0 {
+		lines := make([]string, len(reasons))
+		for i, reason := range reasons {
+			lines[i] = reason.Error()
 		}
+		return nil, &fault{wire.Failure{Message: strings.Join(lines, "\n"), Exit: wire.ExitMissing}}
 	}
-	if len(refused) > 0 {
-		return nil, &fault{wire.Failure{Message: strings.Join(refused, "\n"), Exit: wire.ExitMissing}}
-	}
-	for _, l := range lost {
-		r.lost = append(r.lost, string(l))
-	}
+	r.lost = lost
 	return r, nil
 }
 
@@ -174,7 +170,7 @@ func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
 		}
 		if had, ok := next.agents[want.Name]; ok {
 			had.procs.Lock()
-			had.Agent = a.Agent
+			had.Agent, had.accepted = a.Agent, a.accepted
 			had.procs.Unlock()
 			continue
 		}

@@ -8,12 +8,49 @@ import (
 
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
 )
 
 // killPatience bounds how long the processes of a cgroup may take to die.
 const killPatience = 10 * time.Second
 
-func (w *Warden) cgroupRoot() string { return cgroup.RootName }
+// cgroupPlace is what layout.Host.CgroupPlace holds.
+type cgroupPlace struct {
+	Root string `json:"root"` // for cgroup.Open
+}
+
+// openCgroups opens our root cgroup. Where a former warden made it counts more
+// than where this one would: agents that run are in there, and the next warden
+// may be started by systemd, by up in a terminal, or by hand.
+func openCgroups(h layout.Host) (*cgroup.Tree, string, error) {
+	var former cgroupPlace
+	if ok, err := readJSON(h.CgroupPlace(), &former); err != nil {
+		return nil, "", fmt.Errorf("%w; remove it when no agent runs", err)
+	} else if ok {
+		t, err := cgroup.Open(former.Root)
+		if err != nil {
+			return nil, "", err
+		}
+		root, err := t.Group("")
+		if err != nil {
+			return nil, "", err
+		}
+		if root.Exists() {
+			return t, former.Root, nil
+		}
+	}
+	place, err := cgroup.Place()
+	if err != nil {
+		return nil, "", err
+	}
+	t, err := cgroup.Open(place)
+	if err != nil {
+		return nil, "", err
+	}
+	return t, place, writeJSON(h.CgroupPlace(), cgroupPlace{Root: place})
+}
+
+func (w *Warden) cgroupRoot() string { return w.groupRoot }
 
 // killCgroup ends every process at and below path and removes the group. It is
 // no error when there is none.

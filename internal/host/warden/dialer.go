@@ -6,12 +6,10 @@ import (
 	"os"
 	"path/filepath"
 
-	"golang.org/x/sys/unix"
-
 	"bulkhead/internal/dial"
 	"bulkhead/internal/dialer"
 	"bulkhead/internal/engine/cell"
-	"bulkhead/internal/gateway"
+	"bulkhead/internal/gateway/gatewayconfig"
 	"bulkhead/internal/host"
 	"bulkhead/internal/wire"
 )
@@ -51,7 +49,7 @@ func (a *agentRun) adoptDialer() *process {
 		return nil
 	}
 	path := filepath.Join(a.Place.Run, "dialer.json")
-	return adopt(path, a.IDs.Dialer, cgroupOf(&a.Agent, dialerName))
+	return a.w.adopt(path, a.IDs.Dialer, cgroupOf(&a.Agent, dialerName))
 }
 
 func (a *agentRun) startDialer() (*process, error) {
@@ -65,7 +63,7 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, fmt.Errorf("warden: %w", err)
 	}
 	defer func() { _ = lf.Close() }()
-	cf, err := memfd("dialer-config", dialer.Config{Gateway: a.IDs.Gateway(), PinSocket: insidePin + "/pin.sock"})
+	cf, err := sealed("dialer-config", dialer.Config{Gateway: a.IDs.Gateway(), PinSocket: insidePin + "/pin.sock"})
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +73,7 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, err
 	}
 	defer func() { _ = log.Close() }()
-	spec := dialerSpec(&a.Agent, a.programs())
+	spec := a.weaker(dialerSpec(&a.Agent, a.programs()))
 	if err := a.keepSpec(spec); err != nil {
 		return nil, err
 	}
@@ -89,8 +87,8 @@ func (a *agentRun) startDialer() (*process, error) {
 	return d, writeJSON(filepath.Join(a.Place.Run, "dialer.json"), d.identity)
 }
 
-func gatewayConfig(a *host.Agent, token string) gateway.Config {
-	return gateway.Config{
+func gatewayConfig(a *host.Agent, token string) gatewayconfig.Config {
+	return gatewayconfig.Config{
 		Team: a.Place.Team, Agent: a.Place.Name, Token: token, Egress: a.Want.Egress, Hosts: a.Want.Hosts,
 		DialerSocket: insideDialer + "/dialer.sock",
 	}
@@ -98,29 +96,13 @@ func gatewayConfig(a *host.Agent, token string) gateway.Config {
 
 func staticListeners(a *host.Agent) []wire.Listener { return dial.StaticFor(a.Want).Listeners }
 
-// memfd makes a sealed file in memory with v as JSON: a configuration that is
+// sealed makes a sealed file in memory with v as JSON: a configuration that is
 // on no disk, in no environment and in no argument, and that its reader cannot
 // change for another holder.
-func memfd(name string, v any) (*os.File, error) {
+func sealed(name string, v any) (*os.File, error) {
 	raw, err := json.Marshal(v)
 	if err != nil {
 		return nil, fmt.Errorf("warden: encode %s: %w", name, err)
 	}
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		return nil, fmt.Errorf("warden: memfd: %w", err)
-	}
-	f := os.NewFile(uintptr(fd), name) // #nosec G115 -- a descriptor
-	_, err = f.Write(raw)
-	if err == nil {
-		_, err = f.Seek(0, 0)
-	}
-	if err == nil {
-		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
-	}
-	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("warden: seal %s: %w", name, err)
-	}
-	return f, nil
+	return cell.Sealed(name, raw)
 }

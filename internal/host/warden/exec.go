@@ -106,7 +106,7 @@ func (c *call) run() error {
 	if err != nil {
 		return err
 	}
-	spec := runSpec(c.w.host, &a.Agent, a.programs())
+	spec := a.weaker(runSpec(c.w.host, &a.Agent, a.programs()))
 	spec.Name = "run-" + strings.ToLower(rand.Text()[:10])
 	spec.Cgroup = cgroupOf(&a.Agent, spec.Name)
 	spec.Command, spec.Env = req.Exec.Argv, append(spec.Env, req.Exec.Env...)

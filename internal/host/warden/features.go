@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/confine"
 	"bulkhead/internal/deny"
 )
 
@@ -20,54 +21,71 @@ type feature struct {
 	why   string
 	mend  string
 	probe func() error
+	// optional features are kept by a second mechanism as well, so that an
+	// operator may accept to go on without them. Without the others no agent
+	// could be started at all.
+	optional bool
 }
-
-// minLandlock is the Landlock ABI that the profile needs: 6 (Linux 6.12) is
-// the first that scopes abstract sockets and signals.
-// Source: https://docs.kernel.org/userspace-api/landlock.html
-const minLandlock = 6
 
 func features() []feature {
 	return []feature{
-		{deny.LayerAccount, "useradd", "agents get Linux accounts of their own", "install the package passwd", lookTool("useradd")},
-		{deny.LayerAccount, "userdel", "accounts are removed by down", "install the package passwd", lookTool("userdel")},
 		{
-			deny.LayerPod, "user namespaces", "containers map exactly one id", "raise user.max_user_namespaces above 0",
-			func() error { return positive("/proc/sys/user/max_user_namespaces") },
-		},
-		{deny.LayerPod, "seccomp filters", "system calls are an allow-list", "boot a kernel with CONFIG_SECCOMP_FILTER", seccompFilter},
-		{
-			deny.LayerPod, fmt.Sprintf("Landlock ABI %d", minLandlock), "files, abstract sockets and signals are bounded by a second subsystem",
-			"boot Linux 6.12 or later with landlock in the lsm= list", landlockABI,
+			layer: deny.LayerAccount, name: "useradd", why: "agents get Linux accounts of their own",
+			mend: "install the package passwd", probe: lookTool("useradd"),
 		},
 		{
-			deny.LayerPod, "cgroup controllers memory, pids and cpu", "an agent must not exhaust the host",
-			"boot with these controllers enabled (cgroup_enable=memory on some ARM boards)", cgroupControllers,
+			layer: deny.LayerAccount, name: "userdel", why: "accounts are removed by down",
+			mend: "install the package passwd", probe: lookTool("userdel"),
 		},
 		{
-			deny.LayerEgress, "nftables", "destinations are kept by the kernel, by id",
-			"load the module nf_tables", nftablesFamily,
+			layer: deny.LayerPod, name: "user namespaces", why: "containers map only the ids they need",
+			mend:  "raise user.max_user_namespaces above 0",
+			probe: func() error { return positive("/proc/sys/user/max_user_namespaces") },
+		},
+		{
+			layer: deny.LayerPod, name: "seccomp filters", why: "system calls are an allow-list",
+			mend: "boot a kernel with CONFIG_SECCOMP_FILTER", probe: seccompFilter,
+		},
+		{
+			layer: deny.LayerPod, name: fmt.Sprintf("Landlock ABI %d", confine.WantedABI),
+			why:  "files, abstract sockets and signals are bounded by a second subsystem",
+			mend: "boot Linux 6.12 or later with landlock in the lsm= list", probe: landlockABI, optional: true,
+		},
+		{
+			layer: deny.LayerPod, name: "cgroup controllers memory, pids and cpu", why: "an agent must not exhaust the host",
+			mend: "boot with these controllers enabled (cgroup_enable=memory on some ARM boards)", probe: cgroupControllers,
+		},
+		{
+			layer: deny.LayerEgress, name: "nftables", why: "destinations are kept by the kernel, by id",
+			mend: "load the module nf_tables", probe: nftablesFamily,
 		},
 	}
 }
 
-// missing lists the features that this host lacks, and the layers lost by it.
-func missing() (lost []deny.Layer, reasons []*deny.Reason) {
-	for _, f := range features() {
+// missing probes the host and returns the layers that are lost with the
+// operator's agreement, and a reason for each feature that is missing without.
+func missing(all []feature, accepted []string) (lost []string, refused []*deny.Reason) {
+	for _, f := range all {
 		err := f.probe()
 		if err == nil {
 			continue
 		}
-		if !slices.Contains(lost, f.layer) {
-			lost = append(lost, f.layer)
+		if f.optional && slices.Contains(accepted, string(f.layer)) {
+			if !slices.Contains(lost, string(f.layer)) {
+				lost = append(lost, string(f.layer))
+			}
+			continue
 		}
-		reasons = append(reasons, &deny.Reason{
+		mend := f.mend
+		if f.optional {
+			mend += "; or go on with a weaker layer: --accept-missing " + string(f.layer)
+		}
+		refused = append(refused, &deny.Reason{
 			Layer: f.layer, Code: deny.MissingFeature, What: f.name,
-			Why:  fmt.Sprintf("this host lacks it (%v), but %s", err, f.why),
-			Mend: f.mend + "; or go on without the layer: --accept-missing " + string(f.layer),
+			Why: fmt.Sprintf("this host lacks it (%v), but %s", err, f.why), Mend: mend,
 		})
 	}
-	return lost, reasons
+	return lost, refused
 }
 
 func lookTool(name string) func() error {
@@ -124,4 +142,12 @@ func nftablesFamily() error {
 		return err
 	}
 	return unix.Close(fd)
+}
+
+func landlockABI() error {
+	abi := confine.LandlockABI()
+	if abi < confine.WantedABI {
+		return fmt.Errorf("the kernel has Landlock ABI %d", abi)
+	}
+	return nil
 }

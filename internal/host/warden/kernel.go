@@ -17,17 +17,3 @@ func seccompActionAvailable(action *uint32) error {
 	}
 	return nil
 }
-
-// landlockCreateRulesetVersion is LANDLOCK_CREATE_RULESET_VERSION of linux/landlock.h.
-const landlockCreateRulesetVersion = 1
-
-func landlockABI() error {
-	abi, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, landlockCreateRulesetVersion)
-	if errno != 0 {
-		return fmt.Errorf("landlock_create_ruleset: %w", errno)
-	}
-	if abi < minLandlock {
-		return fmt.Errorf("the kernel has Landlock ABI %d", abi)
-	}
-	return nil
-}

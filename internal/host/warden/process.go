@@ -29,9 +29,13 @@ func started(p *cell.Process) *process {
 // adopt finds the process that a former warden wrote down at path, or nil when
 // it does not run any more. The file is root's, but a process id may have been
 // used again: start time, user id and cgroup must all be the same.
-func adopt(path string, uid uint32, cgroup string) *process {
+func (w *Warden) adopt(path string, uid uint32, cgroup string) *process {
 	var id cell.Identity
 	if ok, err := readJSON(path, &id); err != nil || !ok || id.PID <= 1 {
+		return nil
+	}
+	group, err := w.cgroups.Group(cgroup)
+	if err != nil {
 		return nil
 	}
 	fd, err := unix.PidfdOpen(id.PID, 0)
@@ -41,7 +45,7 @@ func adopt(path string, uid uint32, cgroup string) *process {
 	f := os.NewFile(uintptr(fd), "pidfd") // #nosec G115 -- a descriptor
 	// Compared after the descriptor is held: from here on the number cannot
 	// change its meaning.
-	id.UID, id.Cgroup = uid, cgroup
+	id.UID, id.Cgroup = uid, group.Full()
 	if err := cell.Same("/proc", id); err != nil {
 		_ = f.Close()
 		return nil

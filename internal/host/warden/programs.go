@@ -2,6 +2,7 @@ package warden
 
 import (
 	"crypto/sha256"
+	"debug/elf"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -42,7 +43,9 @@ func installPrograms(h layout.Host, from string) (build string, err error) {
 		if err != nil {
 			return "", fmt.Errorf("warden: the program %s is missing beside bulkhead-warden: %w (install all six programs in one folder)", name, err)
 		}
-		_, err = io.Copy(sum, f)
+		if err = static(f); err == nil {
+			_, err = io.Copy(sum, f)
+		}
 		if err := errors.Join(err, f.Close()); err != nil {
 			return "", fmt.Errorf("warden: read %s: %w", name, err)
 		}
@@ -62,6 +65,21 @@ func installPrograms(h layout.Host, from string) (build string, err error) {
 		}
 	}
 	return build, nil
+}
+
+// static refuses a program that needs a loader or libraries: containers of our
+// own hold nothing but the program.
+func static(f *os.File) error {
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return err
+	}
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_INTERP {
+			return errors.New("it is linked dynamically: build with CGO_ENABLED=0, as `make` does")
+		}
+	}
+	return nil
 }
 
 func installProgram(from, to string) error {

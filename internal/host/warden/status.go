@@ -156,7 +156,7 @@ func (a *agentRun) containers(ctx context.Context) []wire.ContainerStatus {
 // peekDialer says whether the dialer runs without waiting for whoever changes
 // the agent at this moment.
 func (a *agentRun) peekDialer() (int, bool) {
-	p := adopt(a.Place.Run+"/dialer.json", a.IDs.Dialer, cgroupOf(&a.Agent, dialerName))
+	p := a.w.adopt(a.Place.Run+"/dialer.json", a.IDs.Dialer, cgroupOf(&a.Agent, dialerName))
 	if p == nil {
 		return 0, false
 	}

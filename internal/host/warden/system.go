@@ -42,7 +42,10 @@ func (w *Warden) ensureSystem(ctx context.Context) (*system, error) {
 	if s == nil {
 		s = &system{}
 	}
-	var err error
+	err := tree.MkdirAll(w.host.Images())
+	if err != nil {
+		return nil, err
+	}
 	if w.build, err = installPrograms(w.host, w.cfg.From); err != nil {
 		return nil, err
 	}
@@ -87,7 +90,7 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 		return nil
 	}
 	state := filepath.Join(w.host.ResolverDir(), "state.json")
-	if p := adopt(state, s.dns.UID, "resolver"); p != nil {
+	if p := w.adopt(state, s.dns.UID, "resolver"); p != nil {
 		s.resolver = p
 		return nil
 	}
@@ -107,6 +110,7 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 	}
 	defer func() { _ = log.Close() }()
 	spec := resolverSpec(s.dns.UID, w.programs, w.resolverEtc())
+	spec.AcceptMissing = acceptedMechanisms(w.acceptedAnywhere())
 	p, err := cell.Start(spec, cell.Options{
 		Program: filepath.Join(w.programs, shimProgram), Cgroups: w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{f},
 	})
@@ -115,6 +119,17 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 	}
 	s.resolver = started(p)
 	return writeJSON(state, s.resolver.identity)
+}
+
+// acceptedAnywhere is what any team accepted: the resolver serves all of them.
+func (w *Warden) acceptedAnywhere() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var out []string
+	for _, t := range w.teams {
+		out = append(out, t.state.Accepted...)
+	}
+	return out
 }
 
 // removeSystem takes away what no team needs any more. The caller holds

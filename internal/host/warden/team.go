@@ -103,7 +103,7 @@ func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agen
 			return nil, err
 		}
 	}
-	a := &agentRun{w: w, Agent: host.Agent{
+	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{
 		Place: place, Want: want, IDs: layout.IDs{Account: u.UID, Base: rng.First, Dialer: st.Dialer},
 	}}
 	return a, a.folders()
@@ -176,6 +176,11 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 		gone = append(gone, place.State)
 		forget = append(forget, ledger.Thing{Kind: ledger.StateDir, Name: place.State})
 	} else if _, err := os.Lstat(place.State); err == nil {
+		// The files carry ids that another account may get: closed to all but
+		// root until the next up gives them to the agent's ids again.
+		if err := tree.MakeAll(tree.Entry{Path: place.State, Mode: 0o700}); err != nil {
+			return gone, nil, err
+		}
 		kept = append(kept, place.State)
 	}
 	_ = os.Remove(filepath.Dir(place.Run)) // the team's folder, when this was its last agent

@@ -12,28 +12,6 @@ import (
 	"bulkhead/internal/wire"
 )
 
-// welcome exchanges hellos on a connection that was accepted.
-func welcome(c *wire.Conn, protocol string, version int, build string) error {
-	m, files, err := c.Recv()
-	if err != nil {
-		return err
-	}
-	for _, f := range files {
-		_ = f.Close()
-	}
-	var h wire.Hello
-	if err := json.Unmarshal(m.Body, &h); err != nil {
-		return fmt.Errorf("warden: hello: %w", err)
-	}
-	if err := c.Send(0, "hello", wire.Hello{Protocol: protocol, Version: version, Build: build}); err != nil {
-		return err
-	}
-	if m.Verb != "hello" || h.Protocol != protocol || h.Version != version {
-		return fmt.Errorf("warden: peer speaks %s %d, want %s %d", h.Protocol, h.Version, protocol, version)
-	}
-	return nil
-}
-
 // dialWire connects and exchanges hellos.
 func dialWire(ctx context.Context, path, protocol string, version int) (*wire.Conn, error) {
 	var d net.Dialer
@@ -46,20 +24,9 @@ func dialWire(ctx context.Context, path, protocol string, version int) (*wire.Co
 		return nil, errors.Join(errors.New("warden: not a unix socket"), nc.Close())
 	}
 	c := wire.New(u)
-	_ = u.SetDeadline(time.Now().Add(10 * time.Second))
-	if err := c.Send(0, "hello", wire.Hello{Protocol: protocol, Version: version}); err != nil {
-		return nil, errors.Join(err, c.Close())
+	if _, err := c.Greet(protocol, version); err != nil {
+		return nil, errors.Join(fmt.Errorf("warden: %s: %w", path, err), c.Close())
 	}
-	m, files, err := c.Recv()
-	closeFiles(files)
-	if err != nil {
-		return nil, errors.Join(err, c.Close())
-	}
-	var h wire.Hello
-	if err := json.Unmarshal(m.Body, &h); err != nil || h.Protocol != protocol || h.Version != version {
-		return nil, errors.Join(fmt.Errorf("warden: %s speaks %s %d, want %s %d", path, h.Protocol, h.Version, protocol, version), c.Close())
-	}
-	_ = u.SetDeadline(time.Time{})
 	return c, nil
 }
 

@@ -1,0 +1,270 @@
+package gateway
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/dialer"
+	"bulkhead/internal/identity"
+	"bulkhead/internal/proxy"
+	"bulkhead/internal/record"
+	"bulkhead/internal/wire"
+)
+
+// Limits of the socket.
+const (
+	maxPeers     = 64   // connections on gateway.sock
+	maxListeners = 4096 // of the runtime, in all
+	peekTimeout  = 10 * time.Second
+)
+
+// Server is one agent's gateway.
+type Server struct {
+	cfg    Config
+	token  [sha256.Size]byte
+	log    *log
+	dialer *dialer.Client
+	proxy  *proxy.Proxy
+	health *health
+	peers  chan struct{}
+
+	mu        sync.Mutex
+	listeners int
+}
+
+// Tune sets the garbage collector of a gateway's process: its live heap is a
+// few MB, so collecting at five times that costs little memory and saves a
+// tenth of the time of a request; a burst of connections stays below the limit
+// at which collecting becomes eager.
+func Tune() {
+	debug.SetGCPercent(400)
+	debug.SetMemoryLimit(96 << 20)
+}
+
+// Serve serves ln until ctx ends, and waits for what it started. Records go to
+// out.
+func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer) error {
+	if err := cfg.Check(); err != nil {
+		return err
+	}
+	s := &Server{
+		cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), log: newLog(cfg.Team, cfg.Agent, out),
+		dialer: dialer.NewClient(cfg.DialerSocket), peers: make(chan struct{}, maxPeers),
+	}
+	s.proxy = proxy.New(proxy.Config{
+		Policy: policy(&cfg), Record: s.log.add, MaxConnections: cfg.MaxConnections,
+		Dial: func(ctx context.Context, host string, port uint16) (net.Conn, error) {
+			c, _, err := s.dialer.Dial(ctx, host, port)
+			return c, err
+		},
+	})
+	s.health = newHealth(s)
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer s.log.flush()
+	defer func() { _ = s.dialer.Close() }()
+	defer work.Wait()
+	defer func() { _ = s.proxy.Close() }()
+	defer func() { _ = s.health.close() }()
+	defer cancel()
+	work.Go(func() { s.flushing(ctx) })
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	for {
+		c, err := ln.AcceptUnix()
+		if ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED) {
+			time.Sleep(20 * time.Millisecond) // until descriptors are free again
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("gateway: accept: %w", err)
+		}
+		select {
+		case s.peers <- struct{}{}:
+		default:
+			_ = c.Close()
+			continue
+		}
+		work.Go(func() {
+			defer func() { <-s.peers }()
+			end := context.AfterFunc(ctx, func() { _ = c.Close() })
+			defer end()
+			s.serve(ctx, c)
+		})
+	}
+}
+
+func (s *Server) flushing(ctx context.Context) {
+	t := time.NewTicker(fold)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			s.log.flush()
+		}
+	}
+}
+
+func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
+	peer, err := identity.PeerOf(c)
+	if err != nil || peer.UID != s.cfg.RuntimeID || peer.UID == identity.Overflow {
+		s.log.add("gateway.sock", record.Denied, &deny.Reason{
+			Layer: deny.LayerPod, Code: deny.BadPeer, What: "gateway.sock", Why: fmt.Sprintf("id %d connected, not the runtime's %d", peer.UID, s.cfg.RuntimeID),
+			Mend: "nothing: only the agent's own runtime may speak to its gateway",
+		})
+		_ = c.Close()
+		return
+	}
+	b, err := peek(c)
+	switch {
+	case err != nil:
+		_ = c.Close()
+	case b == 0: // the length of a frame below 16 MiB
+		s.frames(ctx, wire.New(c))
+	default:
+		s.health.serve(c)
+	}
+}
+
+// peek looks at the first byte without taking it: descriptors travel with it.
+func peek(c *net.UnixConn) (byte, error) {
+	if err := c.SetReadDeadline(time.Now().Add(peekTimeout)); err != nil {
+		return 0, err
+	}
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var b [1]byte
+	var n int
+	var inner error
+	err = raw.Read(func(fd uintptr) bool {
+		n, _, inner = unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT) // #nosec G115 -- a descriptor
+		return !errors.Is(inner, unix.EAGAIN) && !errors.Is(inner, unix.EINTR)
+	})
+	if err = errors.Join(err, inner); err == nil && n == 0 {
+		err = io.EOF
+	}
+	return b[0], errors.Join(err, c.SetReadDeadline(time.Time{}))
+}
+
+// frames speaks the gateway protocol. The listeners live as long as it does.
+func (s *Server) frames(ctx context.Context, c *wire.Conn) {
+	var work sync.WaitGroup
+	var mine []net.Listener
+	defer func() {
+		for _, l := range mine {
+			_ = l.Close()
+		}
+		work.Wait()
+		s.count(-len(mine))
+		_ = c.Close()
+	}()
+	if _, err := c.Greet(wire.GatewayProtocol, wire.GatewayVersion); err != nil {
+		return
+	}
+	for {
+		m, files, err := c.Recv()
+		if err != nil {
+			return
+		}
+		served, err := s.listen(ctx, m, files, &work)
+		mine = append(mine, served...)
+		for _, f := range files {
+			_ = f.Close()
+		}
+		if err != nil {
+			_ = c.Send(m.ID, wire.VerbError, wire.Failure{Message: err.Error()})
+			return
+		}
+		if c.Send(m.ID, wire.VerbOK, struct{}{}) != nil {
+			return
+		}
+	}
+}
+
+// listen takes the listeners of one request and starts serving them, or none.
+func (s *Server) listen(ctx context.Context, m wire.Message, files []*os.File, work *sync.WaitGroup) ([]net.Listener, error) {
+	var q wire.ListenRequest
+	if m.Verb != wire.VerbListen {
+		return nil, fmt.Errorf("gateway: unknown verb %.40q", m.Verb)
+	}
+	if err := json.Unmarshal(m.Body, &q); err != nil {
+		return nil, fmt.Errorf("gateway: request: %w", err)
+	}
+	given := sha256.Sum256([]byte(q.Token))
+	if subtle.ConstantTimeCompare(given[:], s.token[:]) != 1 {
+		r := &deny.Reason{
+			Layer: deny.LayerPod, Code: deny.BadToken, What: "gateway.sock", Why: "the token is not this runtime's",
+			Mend: "nothing: the shim is given the right token by the warden",
+		}
+		s.log.add("gateway.sock", record.Denied, r)
+		return nil, r
+	}
+	if len(files) != len(q.Listeners) || len(files) == 0 {
+		return nil, fmt.Errorf("gateway: %d listeners with %d descriptors", len(q.Listeners), len(files))
+	}
+	if !s.count(len(files)) {
+		return nil, fmt.Errorf("gateway: more than %d listeners", maxListeners)
+	}
+	var out []net.Listener
+	targets := make([]target, len(files))
+	var err error
+	for i, l := range q.Listeners {
+		var ln net.Listener
+		if targets[i], err = s.target(l.Target); err == nil {
+			ln, err = listener(files[i])
+		}
+		if err != nil {
+			err = fmt.Errorf("gateway: listener %d, %.80q for %.80q: %w", i, l.Address, l.Target, err)
+			break
+		}
+		out = append(out, ln)
+	}
+	if err != nil {
+		for _, l := range out {
+			_ = l.Close()
+		}
+		s.count(-len(files))
+		return nil, err
+	}
+	for i, ln := range out {
+		work.Go(func() {
+			if targets[i].host == "" {
+				_ = s.proxy.ServeProxy(ln)
+				return
+			}
+			_ = s.proxy.ServeStatic(ctx, ln, targets[i].host, targets[i].port)
+		})
+	}
+	return out, nil
+}
+
+// count keeps the number of listeners within its bound.
+func (s *Server) count(n int) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.listeners+n > maxListeners {
+		return false
+	}
+	s.listeners += n
+	return true
+}

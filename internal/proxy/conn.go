@@ -1,0 +1,120 @@
+package proxy
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// limited hands out connections while there are slots; beyond that a new one
+// is closed at once, so that nothing waits unseen.
+type limited struct {
+	net.Listener
+	p *Proxy
+}
+
+// Accept waits for a connection that has a slot.
+func (l *limited) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil {
+			if temporary(err) {
+				time.Sleep(20 * time.Millisecond) // until descriptors are free again
+				continue
+			}
+			return nil, err
+		}
+		tcp, ok := c.(*net.TCPConn)
+		if !ok {
+			_ = c.Close()
+			continue
+		}
+		select {
+		case l.p.slots <- struct{}{}:
+		default:
+			_ = c.Close()
+			continue
+		}
+		s := &slotConn{TCPConn: tcp, p: l.p}
+		l.p.mu.Lock()
+		l.p.open[s] = true
+		l.p.mu.Unlock()
+		return s, nil
+	}
+}
+
+// slotConn gives its slot back when it is closed. It embeds the TCP
+// connection, so that the kernel can splice.
+type slotConn struct {
+	*net.TCPConn
+	p    *Proxy
+	once sync.Once
+}
+
+// Close closes the connection, once.
+func (c *slotConn) Close() error {
+	err := c.TCPConn.Close()
+	c.once.Do(func() {
+		c.p.mu.Lock()
+		delete(c.p.open, c)
+		c.p.mu.Unlock()
+		<-c.p.slots
+	})
+	return err
+}
+
+// originConn is a tunnel whose client speaks HTTP: what it said first is read
+// again, and every request is for target.
+type originConn struct {
+	*slotConn
+	first  []byte
+	target target
+}
+
+// Read gives what was read before, then the rest.
+func (c *originConn) Read(b []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
+	return c.slotConn.Read(b)
+}
+
+// handover is a listener whose connections are made by put.
+type handover struct {
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newHandover() *handover {
+	return &handover{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (h *handover) put(c net.Conn) {
+	select {
+	case h.conns <- c:
+	case <-h.done:
+		_ = c.Close()
+	}
+}
+
+// Accept gives the next connection.
+func (h *handover) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept.
+func (h *handover) Close() error {
+	h.once.Do(func() { close(h.done) })
+	return nil
+}
+
+// Addr is nobody's address.
+func (h *handover) Addr() net.Addr { return &net.TCPAddr{} }

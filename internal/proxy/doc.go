@@ -1,0 +1,33 @@
+// Package proxy carries an agent's connections to listed destinations.
+//
+// Two doors lead in, both on the runtime's own loopback: an HTTP proxy
+// (CONNECT on any listed port, and absolute-form requests) and static
+// listeners, one for each listed name and port. Behind both stands the guard
+// (internal/dial) and then the dialer, which passes connected sockets.
+//
+// # What is checked, before a byte of the client's goes out
+//
+//   - The target is in the manifest: internal/dial.
+//   - TLS: the ClientHello's server name is the name asked for. None, or
+//     encrypted ClientHello (extension 0xfe0d), is refused. On port 443
+//     everything but TLS is refused.
+//   - Plain HTTP: the Host of EVERY request is the name asked for. A tunnel
+//     whose first bytes are HTTP is therefore served request by request, and
+//     framed anew: what a request means is decided once, by net/http, so the
+//     two sides cannot disagree where one ends.
+//   - Anything else on other ports (ssh, SMTP, databases) passes as it is.
+//     What the server says first is passed on at once.
+//
+// A destination that the manifest marks "sni: any", and one named by address,
+// is bound to its addresses only.
+//
+// # What it does not keep
+//
+// What is inside TLS is not seen: a server that answers for several names on
+// one connection (domain fronting) can be asked for another one inside.
+//
+// # Limits
+//
+// Header sizes, the time to send a header or a ClientHello, and the number of
+// connections are bounded; bodies and the lifetime of tunnels are not.
+package proxy

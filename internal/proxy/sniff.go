@@ -1,0 +1,154 @@
+package proxy
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/dial"
+)
+
+type kind int
+
+// What a client's first bytes are.
+const (
+	kindOther kind = iota
+	kindTLS
+	kindHTTP
+)
+
+// maxFirst bounds what is read of a client before it is judged: one TLS
+// ClientHello (RFC 8446 allows 64 KiB) or one HTTP request line.
+const maxFirst = 68 << 10
+
+// firstBytes reads as much of the client's first bytes as it takes to judge them,
+// and judges them. A client that says nothing is waited for: its server may
+// speak first.
+func firstBytes(c net.Conn, early []byte, t target) ([]byte, kind, *deny.Reason) {
+	if !t.byName() {
+		return early, kindOther, nil
+	}
+	b := early
+	if len(b) == 0 {
+		b = make([]byte, 4096)
+		n, _ := c.Read(b)
+		if b = b[:n]; n == 0 {
+			return nil, kindOther, nil // it wants to hear only, or is gone: nothing goes out
+		}
+	}
+	_ = c.SetReadDeadline(time.Now().Add(firstTimeout))
+	defer func() { _ = c.SetReadDeadline(time.Time{}) }()
+	if b[0] == recordHandshake {
+		rec := &recorder{Conn: c, seen: b}
+		h, err := readHello(rec)
+		return rec.seen, kindTLS, judgeHello(h, err, t)
+	}
+	if t.port == 443 {
+		return b, kindOther, notTLS(t)
+	}
+	for {
+		is, enough := requestLine(b)
+		if enough {
+			if is {
+				return b, kindHTTP, nil // each request is judged by itself
+			}
+			return b, kindOther, nil
+		}
+		if len(b) >= maxFirst {
+			return b, kindOther, tooLong(t)
+		}
+		more := make([]byte, 4096)
+		n, err := c.Read(more)
+		b = append(b, more[:n]...)
+		if err != nil && n == 0 {
+			if errors.Is(err, io.EOF) {
+				return b, kindOther, nil // it cannot become a request any more
+			}
+			return b, kindOther, tooLong(t)
+		}
+	}
+}
+
+// requestLine says whether b begins with an HTTP request line (RFC 9112, 3:
+// method SP target SP HTTP-version; leading empty lines are allowed, 2.2), and
+// whether b is enough to tell. A line that a lenient server could take for one
+// is one.
+func requestLine(b []byte) (is, enough bool) {
+	b = bytes.TrimLeft(b, "\r\n")
+	if len(b) == 0 {
+		return false, false
+	}
+	for i, ch := range b {
+		if ch == ' ' || ch == '\t' {
+			if i == 0 {
+				return false, true
+			}
+			break
+		}
+		if !token(ch) {
+			return false, true
+		}
+	}
+	line, _, whole := bytes.Cut(b, []byte("\n"))
+	if bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) {
+		return true, true
+	}
+	// A control character is in no request line: git's first packet ends with
+	// a NUL and no newline, for example.
+	control := bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' && r != '\r' })
+	return false, whole || control
+}
+
+// token says whether ch can be in a method (RFC 9110, 5.6.2).
+func token(ch byte) bool {
+	return ch >= '0' && ch <= '9' || ch >= 'A' && ch <= 'Z' || ch >= 'a' && ch <= 'z' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), ch) >= 0
+}
+
+func judgeHello(h hello, err error, t target) *deny.Reason {
+	switch {
+	case err != nil:
+		return &deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.NoServerName, What: t.String(), Why: "it begins like TLS but holds no readable ClientHello: " + err.Error(),
+			Mend: "speak TLS 1.2 or 1.3, or mark the destination with `sni: any` in bulkhead.yaml",
+		}
+	case h.encrypted:
+		return &deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.NoServerName, What: t.String(), Why: "the ClientHello is encrypted (ECH), so the name inside cannot be checked",
+			Mend: "turn ECH off in the client, or mark the destination with `sni: any` in bulkhead.yaml",
+		}
+	case h.name == "":
+		return &deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.NoServerName, What: t.String(), Why: "the ClientHello names no server",
+			Mend: "let the client send SNI, or mark the destination with `sni: any` in bulkhead.yaml",
+		}
+	}
+	if n, err := dial.Normalise(h.name); err != nil || n != t.host {
+		return mismatch(t, "TLS server name", h.name)
+	}
+	return nil
+}
+
+func mismatch(t target, what, got string) *deny.Reason {
+	return &deny.Reason{
+		Layer: deny.LayerEgress, Code: deny.NameMismatch, What: t.String(), Why: fmt.Sprintf("%s is %.100q, but %s was asked for", what, got, t),
+		Mend: "ask for the name that is meant, and list it; or mark the destination with `sni: any` in bulkhead.yaml",
+	}
+}
+
+func notTLS(t target) *deny.Reason {
+	return &deny.Reason{
+		Layer: deny.LayerEgress, Code: deny.NoServerName, What: t.String(), Why: "port 443 is for TLS, and this is not TLS",
+		Mend: "use TLS, or mark the destination with `sni: any` in bulkhead.yaml",
+	}
+}
+
+func tooLong(t target) *deny.Reason {
+	return &deny.Reason{
+		Layer: deny.LayerEgress, Code: deny.BadTarget, What: t.String(), Why: "the first line is too long, or did not end in time",
+		Mend: "mark the destination with `sni: any` in bulkhead.yaml if this is no HTTP",
+	}
+}

@@ -1,0 +1,119 @@
+package proxy
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
+)
+
+// spliceAfter is how many bytes of a stream are copied before the kernel does.
+const spliceAfter = 64 << 10
+
+// alert is what a TLS client gets when its server name is refused: a fatal
+// unrecognized_name (RFC 8446, 6.2; RFC 6066, 3).
+var alert = []byte{0x15, 3, 3, 0, 2, 2, 112}
+
+// halfClosed is how long a server may go on after its client has said all. A
+// client that is gone altogether looks the same until something is sent to it.
+const halfClosed = 10 * time.Minute
+
+// tunnel carries bytes both ways between c and up, both of which it closes or
+// hands on. early is what the client said already.
+func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
+	down := make(chan struct{})
+	var answered int64
+	p.work.Go(func() {
+		defer close(down)
+		n, err := p.copy(c.TCPConn, up) // the server may speak first
+		answered = n
+		if !errors.Is(err, os.ErrDeadlineExceeded) { // else it was called off
+			_ = c.CloseWrite()
+		}
+	})
+	first, kind, reason := firstBytes(c, early, t)
+	if reason == nil && kind != kindHTTP {
+		p.cfg.Record(t.String(), record.Allowed, nil)
+		p.upstream(c, up, first)
+		<-down
+		_ = up.Close()
+		_ = c.Close()
+		return
+	}
+	_ = up.SetReadDeadline(time.Unix(1, 0))
+	<-down
+	if reason == nil && answered > 0 {
+		reason = &deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.NameMismatch, What: t.String(), Why: "the server spoke before the client's HTTP request, so it is not HTTP",
+			Mend: "mark the destination with `sni: any` in bulkhead.yaml if that is right",
+		}
+	}
+	if reason != nil {
+		p.recordReason(t.String(), reason)
+		if kind == kindTLS {
+			_, _ = c.Write(alert)
+		}
+		_ = up.Close()
+		_ = c.Close()
+		return
+	}
+	_ = up.SetReadDeadline(time.Time{})
+	p.keep(t.String(), up)
+	p.origin.put(&originConn{slotConn: c, first: first, target: t})
+}
+
+// upstream sends what the client said and says, until it ends.
+func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte) {
+	if len(first) > 0 {
+		if _, err := up.Write(first); err != nil {
+			_ = up.Close()
+			return
+		}
+	}
+	_, err := p.copy(up, c.TCPConn)
+	if w, ok := up.(interface{ CloseWrite() error }); ok && err == nil {
+		_ = w.CloseWrite()
+		_ = up.SetReadDeadline(time.Now().Add(halfClosed))
+		return
+	}
+	_ = up.Close() // the client is gone, or cannot be reached any more
+}
+
+// copy moves bytes until from ends: the first ones by a buffer, which is
+// cheaper for the many short tunnels, a longer stream by splice(2).
+func (p *Proxy) copy(to, from net.Conn) (int64, error) {
+	b := p.small.Get().(*[]byte)
+	defer p.small.Put(b)
+	var n int64
+	for n < spliceAfter {
+		m, err := from.Read(*b)
+		if m > 0 {
+			if _, werr := to.Write((*b)[:m]); werr != nil {
+				return n, werr
+			}
+			n += int64(m)
+		}
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	m, err := io.Copy(to, from)
+	return n + m, err
+}
+
+// keep leaves a connection for the transport's next dial of addr.
+func (p *Proxy) keep(addr string, up net.Conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if old := p.spares[addr]; old != nil {
+		_ = old.Close()
+	}
+	p.spares[addr] = up
+}
