@@ -27,8 +27,12 @@ func TestLookPathUsesTheContainersPathAndNeverARelativeOne(t *testing.T) {
 	for _, c := range []struct {
 		name, path, want string
 	}{
-		{"tool", "PATH=/nonexistent:" + dir, filepath.Join(dir, "tool")}, {"/abs/x", "PATH=" + dir, "/abs/x"},
-		{"tool", "PATH=.", ""}, {"tool", "PATH=", ""}, {"tool", "OTHER=x", ""}, {"missing", "PATH=" + dir, ""},
+		{"tool", "PATH=/nonexistent:" + dir, filepath.Join(dir, "tool")},
+		{"/abs/x", "PATH=" + dir, "/abs/x"},
+		{"tool", "PATH=.", ""},
+		{"tool", "PATH=", ""},
+		{"tool", "OTHER=x", ""},
+		{"missing", "PATH=" + dir, ""},
 	} {
 		got, err := LookPath(c.name, []string{c.path})
 		if got != c.want || (err == nil) != (c.want != "") {
