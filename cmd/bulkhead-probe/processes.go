@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/evidence/attempt"
 )
 
 // processIDs lists every process that /proc shows.
@@ -50,15 +53,11 @@ func owner(pid int) (uint32, error) {
 // of its own, a number of the host can mean one of its own processes.
 func (t *trial) mine(pid int) bool {
 	id, err := owner(pid)
-	if err != nil {
-		return false
-	}
-	for _, s := range t.Own {
-		if s.Holds(id) {
-			return true
-		}
-	}
-	return false
+	return err == nil && t.own(id)
+}
+
+func (t *trial) own(id uint32) bool {
+	return slices.ContainsFunc(t.Own, func(s attempt.Span) bool { return s.Holds(id) })
 }
 
 // seeProcesses looks for any process of somebody else, and for the targets by
@@ -73,7 +72,9 @@ func seeProcesses(t *trial) error {
 		if pid == 1 || pid == os.Getpid() {
 			continue // its own init, and itself; the host's init never comes alone
 		}
-		if id, err := owner(pid); err == nil && !t.mine(pid) {
+		// One look: a process of our own that ends between two of them would
+		// pass for somebody else's.
+		if id, err := owner(pid); err == nil && !t.own(id) {
 			t.saw("sees process %d of id %d", pid, id)
 			found = ""
 			break

@@ -63,7 +63,14 @@ func mountAttacks() []Attack {
 	return []Attack{
 		mount("mount.tmpfs", "mount.tmpfs", "mount a file system", "mount(2) of a tmpfs", "CVE-2022-0185", bySeccomp, byCaps, byLandlock),
 		mount("mount.new_api", "mount.new_api", "mount by calls that old filters do not know", "fsopen, open_tree", "CVE-2022-0185", bySeccomp, byCaps),
-		mount("mount.remount", "mount.remount", "make the root writable", "mount(2), MS_REMOUNT", "mount(2)", bySeccomp, byCaps, byLandlock),
+		mount("mount.remount", "mount.remount", "make the root writable", "mount(2), MS_REMOUNT", "mount(2)",
+			Control{Mechanism: seccomp, Off: off(caps, landlock, userNS), Witness: filtered},
+			Control{Mechanism: caps, Off: off(seccomp, landlock, userNS), Witness: looks("EPERM", "EACCES")},
+			Control{Mechanism: landlock, Off: off(seccomp, caps, userNS), Witness: looks("EPERM")},
+			// Root made the tree before the user namespace: there its flags are
+			// locked (mount_namespaces(7)).
+			Control{Mechanism: userNS, Off: off(seccomp, caps, landlock), Witness: looks("EPERM")},
+		),
 		mount("mount.release_agent", "mount.release_agent", "have the host run a program", "mount a cgroup hierarchy", "CVE-2022-0492", bySeccomp, byCaps, byLandlock),
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -75,7 +76,21 @@ ip netns exec world busybox httpd -p 203.0.113.10:8080 -h /srv/www`)
 	if err := os.WriteFile("/srv/team/bulkhead.yaml", []byte(team), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return stage.CLI{Bin: "/usr/local/bin", Dir: "/srv/team"}
+	c := stage.CLI{Bin: "/usr/local/bin", Dir: "/srv/team"}
+	t.Cleanup(func() { // so that one failure is not everybody's
+		if !t.Failed() {
+			return
+		}
+		// The test's own context has ended.
+		out, err := exec.Command("bash", "-c", `
+bulkhead logs writer --container gateway
+journalctl -u bulkhead-warden --no-pager -o cat
+cat /var/lib/bulkhead/log/warden.log
+bulkhead down --purge
+systemctl stop bulkhead-warden`).CombinedOutput()
+		t.Logf("%s\n%v", out, err)
+	})
+	return c
 }
 
 // whole fails the test unless both agents run with every layer in force.
@@ -181,13 +196,19 @@ func TestTeamOnTheHostItself(t *testing.T) {
 		if err := json.NewDecoder(bytes.NewBufferString(r.Stdout)).Decode(&rep); err != nil {
 			t.Fatalf("%v\n%s", err, r)
 		}
-		t.Logf("%d attacks, %d denied, %d succeeded, %d not run; controls: %+v", rep.Attacks, rep.Denied, rep.Succeeded, rep.NotRun, rep.Controls)
+		t.Logf("%d attacks, %d denied, %d succeeded, %d not run; %d controls, %d bit, %d not run",
+			rep.Attacks, rep.Denied, rep.Succeeded, rep.NotRun, rep.Controls.Run, rep.Controls.Bit, rep.Controls.NotRun)
 		if r.Exit != 0 || rep.Denied == 0 || rep.Succeeded != 0 {
 			t.Errorf("exit %d\n%s", r.Exit, r.Stderr)
 		}
 		for _, row := range rep.Rows {
 			if row.Verdict != evidence.Denied {
 				t.Logf("%+v", row)
+			}
+		}
+		for _, row := range rep.Controls.Rows {
+			if !row.Bit {
+				t.Logf("no control: %+v", row)
 			}
 		}
 	})
@@ -211,7 +232,9 @@ func TestUnderSystemd(t *testing.T) {
 	same := func(t *testing.T) {
 		t.Helper()
 		stage.Until(t, "the warden answers", func() bool { return !gone(c, t)() })
-		stage.Until(t, "every agent runs", func() bool { return c.Agent(t, "writer").State == "running" && c.Agent(t, "reviewer").State == "running" })
+		stage.Until(t, "every agent runs", func() bool {
+			return c.Agent(t, "writer").State == "running" && c.Agent(t, "reviewer").State == "running"
+		})
 		whole(t, c)
 		if now := processes(t, c); now != was {
 			t.Errorf("processes were\n%sand now are\n%s", was, now)
