@@ -93,6 +93,8 @@ type RunRequest struct {
 	Team  string      `json:"team"`
 	Agent string      `json:"agent"`
 	Exec  ExecRequest `json:"exec"`
+	// Fresh takes no prepared process: for those who measure.
+	Fresh bool `json:"fresh,omitempty"`
 }
 
 // VerifyRequest starts attacks.

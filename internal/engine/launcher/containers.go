@@ -178,7 +178,7 @@ func (cs *containers) fromPool(c *container, r LaunchRequest, opt cell.Options) 
 	if !poolable(&r, len(opt.Files)) {
 		return false, nil
 	}
-	ready := cs.pool.take(&r.Spec)
+	ready := cs.pool.take(&r.Spec, r.Fresh)
 	if ready == nil {
 		return false, nil
 	}
