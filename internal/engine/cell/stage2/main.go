@@ -117,16 +117,16 @@ func receive(fd int, p *Plan) error {
 	}
 	var o Order
 	if err := json.Unmarshal(raw, &o); err != nil || len(o.Argv) == 0 {
-		return fmt.Errorf("stage 2: the order names no command: %v", err)
+		return fmt.Errorf("stage 2: the order names no command: %v", err) //nolint:errorlint // err may be nil, which %w cannot print
 	}
 	p.Argv, p.Env, p.Dir = o.Argv, o.Env, o.Dir
 	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(msgs) != 1 {
-		return fmt.Errorf("stage 2: the order came without descriptors: %v", err)
+		return fmt.Errorf("stage 2: the order came without descriptors: %v", err) //nolint:errorlint // err may be nil, which %w cannot print
 	}
 	fds, err := unix.ParseUnixRights(&msgs[0])
 	if err != nil || len(fds) != 3 {
-		return fmt.Errorf("stage 2: the order came with %d descriptors: %v", len(fds), err)
+		return fmt.Errorf("stage 2: the order came with %d descriptors: %v", len(fds), err) //nolint:errorlint // err may be nil, which %w cannot print
 	}
 	for i, from := range fds {
 		if err := unix.Dup3(from, i, 0); err != nil {
