@@ -116,17 +116,26 @@ func receive(fd int, p *Plan) error {
 		raw = append(raw, buf[:n]...)
 	}
 	var o Order
-	if err := json.Unmarshal(raw, &o); err != nil || len(o.Argv) == 0 {
-		return fmt.Errorf("stage 2: the order names no command: %v", err)
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return fmt.Errorf("stage 2: order: %w", err)
+	}
+	if len(o.Argv) == 0 {
+		return errors.New("stage 2: the order names no command")
 	}
 	p.Argv, p.Env, p.Dir = o.Argv, o.Env, o.Dir
 	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
-	if err != nil || len(msgs) != 1 {
-		return fmt.Errorf("stage 2: the order came without descriptors: %v", err)
+	if err != nil {
+		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+	}
+	if len(msgs) != 1 {
+		return errors.New("stage 2: the order came without descriptors")
 	}
 	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(fds) != 3 {
-		return fmt.Errorf("stage 2: the order came with %d descriptors: %v", len(fds), err)
+	if err != nil {
+		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+	}
+	if len(fds) != 3 {
+		return fmt.Errorf("stage 2: the order came with %d descriptors, not 3", len(fds))
 	}
 	for i, from := range fds {
 		if err := unix.Dup3(from, i, 0); err != nil {
