@@ -46,9 +46,10 @@ demo: build ## two agents in a throwaway host; HOST=here uses this machine
 	examples/pair/demo.sh
 
 .PHONY: bench
-bench: build ## measure, and write docs/benchmarks.md
+bench: build ## measure; writes docs/benchmarks.md and prints the rest
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root: run sudo make bench" >&2; exit 1; }
 	bench/run
+	BULKHEAD_BENCH=1 go test -count=1 -v -run . ./bench/
 
 .PHONY: lint
 lint: go ## formatting and linters, at pinned versions

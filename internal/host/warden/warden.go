@@ -81,7 +81,7 @@ type Warden struct {
 
 	mu    sync.Mutex // guards teams, sys and calls
 	teams map[string]*teamRun
-	calls int // being answered
+	calls int     // being answered
 	sys   *system // nil until the first team
 
 	owners sync.WaitGroup // supervisors and connections
