@@ -90,7 +90,7 @@ func (w *Warden) answer(u *net.UnixConn) (verb string) {
 		w.log.Warn("operator without credentials", "error", err)
 		return ""
 	}
-	if _, err := conn.Greet(wire.WardenProtocol, wire.WardenVersion); err != nil {
+	if _, err := conn.GreetAs(wire.Hello{Protocol: wire.WardenProtocol, Version: wire.WardenVersion, Build: w.cfg.Build}); err != nil {
 		w.log.Warn("operator", "uid", peer.UID, "error", err)
 		return ""
 	}

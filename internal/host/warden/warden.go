@@ -56,6 +56,8 @@ type Config struct {
 	// Stay keeps the warden running when no team is left (systemd runs it);
 	// otherwise it ends, so that down leaves nothing behind.
 	Stay bool
+	// Build names the warden's own build to operators.
+	Build string
 	Log  *slog.Logger
 }
 
