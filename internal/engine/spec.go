@@ -52,6 +52,11 @@ type Spec struct {
 	// package may have any; engines refuse it on every other container.
 	Off   []Mechanism `json:"off,omitempty"`
 	Decoy bool        `json:"decoy,omitempty"`
+
+	// AcceptMissing names mechanisms that may be weaker or absent because this
+	// kernel lacks them; the operator said so (--accept-missing). Anything else
+	// that is missing refuses the container.
+	AcceptMissing []Mechanism `json:"acceptMissing,omitempty"`
 }
 
 // Root is the container's root file system.
@@ -167,7 +172,7 @@ func Mechanisms() []Mechanism {
 	}
 }
 
-// Has says whether m is switched off in s.
+// Has says whether m is in force in s, that is, not switched off.
 func (s *Spec) Has(m Mechanism) bool {
 	for _, o := range s.Off {
 		if o == m {
@@ -175,4 +180,14 @@ func (s *Spec) Has(m Mechanism) bool {
 		}
 	}
 	return true
+}
+
+// Accepts says whether s may run without m on a kernel that lacks it.
+func (s *Spec) Accepts(m Mechanism) bool {
+	for _, a := range s.AcceptMissing {
+		if a == m {
+			return true
+		}
+	}
+	return false
 }

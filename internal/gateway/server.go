@@ -57,7 +57,7 @@ func Tune() {
 // Serve serves ln until ctx ends, and waits for what it started. Records go to
 // out.
 func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer) error {
-	if err := cfg.check(); err != nil {
+	if err := cfg.Check(); err != nil {
 		return err
 	}
 	s := &Server{
@@ -65,7 +65,7 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 		dialer: dialer.NewClient(cfg.DialerSocket), peers: make(chan struct{}, maxPeers),
 	}
 	s.proxy = proxy.New(proxy.Config{
-		Policy: cfg.policy(), Record: s.log.add, MaxConnections: cfg.MaxConnections,
+		Policy: policy(&cfg), Record: s.log.add, MaxConnections: cfg.MaxConnections,
 		Dial: func(ctx context.Context, host string, port uint16) (net.Conn, error) {
 			c, _, err := s.dialer.Dial(ctx, host, port)
 			return c, err

@@ -27,8 +27,13 @@ func Default() Host {
 // WardenSocket is where operators reach the warden.
 func (h Host) WardenSocket() string { return filepath.Join(h.Run, "warden.sock") }
 
-// WardenLock is held with flock by the one running warden.
-func (h Host) WardenLock() string { return filepath.Join(h.Run, "warden.lock") }
+// WardenLock is held with flock by the one running warden. It lies beside the
+// ledger and not in Run, which the last down removes while it still is held.
+func (h Host) WardenLock() string { return filepath.Join(h.State, "warden.lock") }
+
+// CgroupPlace holds where our root cgroup is. Like cgroups it does not survive
+// a reboot.
+func (h Host) CgroupPlace() string { return filepath.Join(h.Run, "cgroup.json") }
 
 // WardenLog is the warden's own log when nothing else (systemd) takes it.
 func (h Host) WardenLog() string { return filepath.Join(h.State, "log", "warden.log") }
@@ -133,8 +138,9 @@ const ResolverAccount = "bulkhead-dns"
 
 // Account is the Linux account of an agent: bh-<team>-<agent>. When that is
 // too long, or when team or agent contain a dash (so that a-b/c and a/b-c
-// would collide), the tail is replaced by ten hex digits of a SHA-256 over
-// both names.
+// would collide), the tail is replaced by two dashes and ten hex digits of a
+// SHA-256 over both names. A name that is not hashed never holds two dashes in
+// a row, so no choice of an agent's name meets another's hash.
 func Account(team, agent string) string {
 	plain := "bh-" + team + "-" + agent
 	ambiguous := strings.ContainsRune(team, '-') || strings.ContainsRune(agent, '-')
@@ -142,6 +148,6 @@ func Account(team, agent string) string {
 		return plain
 	}
 	sum := sha256.Sum256([]byte(team + "\x00" + agent))
-	tail := "-" + hex.EncodeToString(sum[:5])
-	return plain[:min(len(plain), MaxAccountName-len(tail))] + tail
+	tail := "--" + hex.EncodeToString(sum[:5])
+	return strings.TrimRight(plain[:min(len(plain), MaxAccountName-len(tail))], "-") + tail
 }

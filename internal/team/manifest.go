@@ -3,6 +3,7 @@ package team
 
 import (
 	"net/netip"
+	"strconv"
 	"time"
 )
 
@@ -82,4 +83,23 @@ type Limits struct {
 	NoFile      uint64
 	CoreBytes   uint64
 	StopGrace   time.Duration
+}
+
+// Target names the destination as the manifest does: "api.example.com:443",
+// "*.example.com:443", "host:11434", "203.0.113.7:5432", "[2001:db8::1]:443".
+func (d Destination) Target() string {
+	if d.Host == "" {
+		return netip.AddrPortFrom(d.Address, d.Port).String()
+	}
+	return d.Host + ":" + strconv.Itoa(int(d.Port))
+}
+
+// Agent gives the agent of that name, or nil.
+func (m *Manifest) Agent(name string) *Agent {
+	for _, a := range m.Agents {
+		if a.Name == name {
+			return a
+		}
+	}
+	return nil
 }

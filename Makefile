@@ -1,0 +1,78 @@
+# Bulkhead. Two commands need to be known: `sudo make demo` and `sudo make test`.
+#
+# Go: the one in PATH when there is one, else Debian's package (on Debian 12
+# from backports), which then fetches the toolchain that go.mod asks for.
+
+SHELL       := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+MAKEFLAGS   += --no-builtin-rules
+
+PROGRAMS := bulkhead bulkhead-warden bulkhead-serve bulkhead-net bulkhead-shim bulkhead-probe
+PREFIX   ?= /usr/local
+DESTDIR  ?=
+
+# The build id names the programs' folder on a host, so that a running agent
+# keeps its build. It is a digest of the source: same source, same id.
+BUILD := $(shell find cmd internal go.mod go.sum -type f \( -name '*.go' -o -name 'go.*' -o -path '*/embed/*' \) ! -name '*_test.go' -print0 2>/dev/null | sort -z | xargs -0 sha256sum | sha256sum | cut -c1-16)
+
+export PATH := $(PATH):/usr/local/go/bin:/usr/lib/go/bin
+export CGO_ENABLED = 0
+export GOTOOLCHAIN ?= auto
+# The source may belong to another user than root, which git then refuses to describe.
+export GOFLAGS := $(GOFLAGS) -buildvcs=false
+LDFLAGS := -s -w -X main.build=$(BUILD)
+
+.PHONY: build
+build: go ## build the six static programs into bin/
+	@for p in $(PROGRAMS); do [ ! -d cmd/$$p ] || programs+=" ./cmd/$$p"; done
+	mkdir -p bin
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$programs
+
+.PHONY: go
+go:
+	@if ! command -v go > /dev/null; then .ci/get-go; fi
+
+.PHONY: test
+test: build ## run every test; needs root, changes nothing on the machine
+	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its throwaway hosts: run sudo make test" >&2; exit 1; }
+	go vet ./...
+	go test -timeout 20m $(TESTFLAGS) ./...
+
+.PHONY: demo
+demo: build ## two agents in a throwaway host; HOST=here uses this machine
+	@[ "$$(id -u)" = 0 ] || { echo "make demo needs root: run sudo make demo" >&2; exit 1; }
+	examples/pair/demo.sh
+
+.PHONY: bench
+bench: build ## measure; writes docs/benchmarks.md and prints the rest
+	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root: run sudo make bench" >&2; exit 1; }
+	bench/run
+	BULKHEAD_BENCH=1 go test -count=1 -v -run . ./bench/
+
+.PHONY: lint
+lint: go ## formatting and linters, at pinned versions
+	.ci/lint
+
+.PHONY: fuzz
+fuzz: go ## every fuzz target for FUZZTIME (default 30s)
+	grep -rl --include='*_test.go' '^func Fuzz' cmd internal test 2>/dev/null | sort | while read -r file; do
+	  sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r target; do
+	    echo "$$target in $$(dirname "$$file")"
+	    go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x
+	  done
+	done
+
+.PHONY: install
+install: build ## install the programs below PREFIX (default /usr/local)
+	install -d '$(DESTDIR)$(PREFIX)/bin'
+	install -m 755 bin/* '$(DESTDIR)$(PREFIX)/bin/'
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf bin
+
+.PHONY: help
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST)

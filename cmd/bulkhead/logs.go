@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"bulkhead/internal/wire"
+)
+
+// followEvery is how often a followed log is looked at.
+const followEvery = 200 * time.Millisecond
+
+func newLogsCommand(a *app) *cobra.Command {
+	var follow bool
+	var container string
+	var tail int
+	c := &cobra.Command{
+		Use:   "logs AGENT",
+		Short: "Show what an agent printed",
+		Long: `Show what an agent's process printed. Control characters are taken out, so that
+an agent cannot act on your terminal. With --json each line is one document.`,
+		Example: `  sudo bulkhead logs writer --tail 50
+  sudo bulkhead logs writer -f
+  sudo bulkhead logs writer --container gateway --json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if tail < -1 {
+				return badInput("--tail is negative", "name how many lines to show, or -1 for all")
+			}
+			team, err := a.theTeam(c.Context())
+			if err != nil {
+				return err
+			}
+			return a.logs(c.Context(), wire.LogsRequest{Team: team, Agent: args[0], Container: container}, tail, follow)
+		},
+	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on showing new lines")
+	c.Flags().StringVar(&container, "container", "runtime", "runtime, gateway or dialer")
+	c.Flags().IntVar(&tail, "tail", -1, "show only the last lines; -1: all")
+	return c
+}
+
+func (a *app) logs(ctx context.Context, req wire.LogsRequest, tail int, follow bool) error {
+	files, err := a.client().Logs(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer func() { closeAll(files) }()
+	show := a.showLine
+	var kept *ring
+	if tail >= 0 {
+		kept = &ring{size: tail}
+		show = kept.add
+	}
+	s := logSplitter{show: show}
+	var at int64
+	for _, f := range files {
+		if at, err = copyFrom(&s, f, 0); err != nil {
+			return err
+		}
+	}
+	if !follow {
+		if err := s.end(); err != nil {
+			return err
+		}
+	}
+	if kept != nil {
+		if err := kept.each(a.showLine); err != nil {
+			return err
+		}
+		s.show = a.showLine
+	}
+	for follow {
+		select {
+		case <-ctx.Done():
+			return nil // the operator has seen enough
+		case <-time.After(followEvery):
+		}
+		if len(files) > 0 {
+			if at, err = copyFrom(&s, files[len(files)-1], at); err != nil {
+				return err
+			}
+		}
+		if files, at, err = a.reopen(ctx, req, &s, files, at); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// reopen follows a log that was rotated: when the newest file is another one,
+// the rest of the old one is shown first, then the new one from its start.
+func (a *app) reopen(ctx context.Context, req wire.LogsRequest, s *logSplitter, files []*os.File, at int64) ([]*os.File, int64, error) {
+	now, err := a.client().Logs(ctx, req)
+	if err != nil {
+		return files, at, err
+	}
+	if len(now) == 0 || len(files) > 0 && same(files[len(files)-1], now[len(now)-1]) {
+		closeAll(now)
+		return files, at, nil
+	}
+	if len(files) > 0 {
+		if _, err := copyFrom(s, files[len(files)-1], at); err != nil {
+			closeAll(now)
+			return files, at, err
+		}
+	}
+	closeAll(files)
+	at, err = copyFrom(s, now[len(now)-1], 0)
+	return now, at, err
+}
+
+func same(a, b *os.File) bool {
+	x, err1 := a.Stat()
+	y, err2 := b.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
+}
+
+// copyFrom feeds what a file holds from offset at on, and gives its new end.
+// The position of a passed descriptor is shared, so it is never used.
+func copyFrom(s *logSplitter, f *os.File, at int64) (int64, error) {
+	n, err := io.Copy(s, io.NewSectionReader(f, at, 1<<62))
+	return at + n, err
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
+	}
+}
+
+// showLine prints one line of a log.
+func (a *app) showLine(l logLine) error {
+	if a.json {
+		l.SchemaVersion = 1
+		return a.encode(l, "")
+	}
+	_, err := io.WriteString(a.out, l.clean()+"\n")
+	return err
+}

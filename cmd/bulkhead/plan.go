@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"bulkhead/internal/client"
+	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
+)
+
+func newPlanCommand(a *app) *cobra.Command {
+	var file string
+	c := &cobra.Command{
+		Use:   "plan",
+		Short: "Check the manifest and show what would change",
+		Long: `Check the manifest and show what "up" would change. Nothing is changed. Without a
+running warden the manifest is compared with the one in force, when that can be read.`,
+		Example: `  bulkhead plan
+  bulkhead plan -f team/bulkhead.yaml --json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.plan(c.Context(), file) },
+	}
+	manifestFlag(c, &file)
+	return c
+}
+
+func (a *app) plan(ctx context.Context, file string) error {
+	m, req, err := readManifest(file)
+	if err != nil {
+		return err
+	}
+	var res wire.PlanResult
+	err = a.client().Call(ctx, wire.VerbPlan, req, &res, a.progress)
+	against := ""
+	if client.NotRunning(err) {
+		res, against = a.planAlone(m)
+		err = nil
+	}
+	if err != nil {
+		return err
+	}
+	if a.json {
+		return a.printJSON(res)
+	}
+	heads := map[wire.Action]string{
+		wire.ActionCreate: "create", wire.ActionUpdate: "update, no restart", wire.ActionRestart: "restart",
+		wire.ActionRemove: "remove", wire.ActionKeep: "keep",
+	}
+	fmt.Fprintf(a.out, "Team %s: what `bulkhead up` would do%s\n\n", m.Team, against)
+	a.changes(res.Changes, heads)
+	a.missing(res.MissingLayers)
+	for _, c := range res.Changes {
+		if c.Action != wire.ActionKeep {
+			a.next("`sudo bulkhead up` puts it in force")
+			return nil
+		}
+	}
+	a.next("nothing to do: the manifest is in force")
+	return nil
+}
+
+// planAlone compares with the manifest in force, which only root can read.
+func (a *app) planAlone(m *team.Manifest) (res wire.PlanResult, against string) {
+	res = wire.PlanResult{SchemaVersion: 1, Team: m.Team}
+	path := a.host.Manifest(m.Team)
+	data, err := os.ReadFile(path) // #nosec G304 -- layout's own path; the team's name was checked
+	if err == nil {
+		if old, err := team.Parse(path, data); err == nil {
+			res.Changes = team.Diff(old, m)
+			return res, "\n(the warden is not running: compared with " + path + ")"
+		}
+	}
+	res.Changes = team.Diff(nil, m)
+	return res, "\n(the warden is not running and no manifest in force can be read)"
+}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"bulkhead/internal/terminal"
+	"bulkhead/internal/wire"
+)
+
+func newStatusCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "Show what runs and which layers are in force",
+		Long: `Show what runs, read from the kernel at this moment. An agent is "running" only
+when all of its containers run and every layer was read back as in force.`,
+		Example: `  bulkhead status
+  bulkhead status --team pair --json`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var res wire.StatusResult
+			if err := a.client().Call(c.Context(), wire.VerbStatus, wire.TeamRequest{Team: a.team}, &res, a.progress); err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(res)
+			}
+			if len(res.Teams) == 0 {
+				fmt.Fprintln(a.out, "No team is up.")
+				a.next("`sudo bulkhead up` puts a manifest in force")
+				return nil
+			}
+			if a.teams(res) {
+				a.next("`bulkhead logs AGENT` shows what it printed", "`sudo bulkhead restart AGENT` makes it anew")
+			}
+			return nil
+		},
+	}
+}
+
+// teams prints each team's table and, below it, what is wrong; it says whether
+// something is.
+func (a *app) teams(res wire.StatusResult) (wrong bool) {
+	for i, t := range res.Teams {
+		if i > 0 {
+			fmt.Fprintln(a.out)
+		}
+		fmt.Fprintf(a.out, "Team %s\n\n", terminal.Line(t.Team))
+		tab := table{head: []string{"AGENT", "STATE", "CONTAINERS", "MEMORY", "RESTARTS", "LAYERS", "ACCOUNT"}}
+		var below []string
+		for _, s := range t.Agents {
+			layers, notes := layersOf(s)
+			tab.add(plain(s.Agent), cell{s.State, statePaint(s.State)}, plain(containersOf(s)), plain(bytesOf(memoryOf(s))),
+				plain(strconv.Itoa(s.Restarts)), layers, plain(s.Account))
+			if s.Why != "" {
+				below = append(below, s.Agent+": "+s.Why)
+			}
+			if s.State == "stopped" {
+				notes = nil // nothing runs that the layers would have to hold
+			}
+			for _, n := range notes {
+				below = append(below, s.Agent+": "+n)
+			}
+		}
+		tab.write(a.out, a.colour)
+		if len(below) > 0 {
+			wrong = true
+			fmt.Fprintln(a.out)
+			for _, l := range below {
+				fmt.Fprintln(a.out, "  "+terminal.Line(l))
+			}
+		}
+	}
+	return wrong
+}
+
+func statePaint(state string) string {
+	switch state {
+	case "running":
+		return green
+	case "starting", "degraded":
+		return yellow
+	case "failed":
+		return red
+	}
+	return ""
+}
+
+func containersOf(s wire.AgentStatus) string {
+	var names []string
+	for _, c := range s.Containers {
+		switch {
+		case c.Running:
+			names = append(names, c.Name)
+		case c.Exit != nil:
+			names = append(names, c.Name+" (exit "+strconv.Itoa(*c.Exit)+")")
+		default:
+			names = append(names, c.Name+" (down)")
+		}
+	}
+	if len(names) == 0 {
+		return "-"
+	}
+	return strings.Join(names, ", ")
+}
+
+func memoryOf(s wire.AgentStatus) int64 {
+	var sum int64
+	for _, c := range s.Containers {
+		sum += c.MemoryBytes
+	}
+	return sum
+}
+
+// layersOf counts what was read back; what is not in force is named.
+func layersOf(s wire.AgentStatus) (cell, []string) {
+	var notes []string
+	held := 0
+	for _, l := range s.Layers {
+		if l.InForce {
+			held++
+			continue
+		}
+		notes = append(notes, "layer "+l.Layer+" is NOT in force: "+l.Witness)
+	}
+	c := cell{text: fmt.Sprintf("%d of %d", held, len(s.Layers))}
+	switch {
+	case len(s.Layers) == 0:
+		c.text = "-"
+	case held == len(s.Layers):
+		c.paint = green
+	default:
+		c.paint = red
+	}
+	return c, notes
+}

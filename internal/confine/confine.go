@@ -1,0 +1,56 @@
+// Package confine is the hardening profile, whole and in one place: what the
+// kernel takes away from a process just before it becomes a container's first
+// process.
+//
+// A [Profile] belongs to an engine.Role. It is applied by the small second
+// stage of the cell engine, on the locked thread that then execs, in this
+// order: resource limits, user id, bounding set, no_new_privs, Landlock,
+// capabilities, seccomp. Every part is read back by [ReadBack] before exec.
+//
+// Kept here: seccomp (an allowlist of our own), Landlock, capabilities,
+// no_new_privs, resource limits. Not kept here: namespaces and mounts
+// (internal/engine/cell), control groups (internal/cgroup).
+//
+// Landlock is strict. When the kernel lacks what the profile needs, [Check]
+// says so with a deny.Reason, and only a Spec whose operator accepted it runs
+// with less; the ABI that is in force is always reported.
+package confine
+
+import (
+	"bulkhead/internal/engine"
+)
+
+// Profile is what one container's processes keep.
+type Profile struct {
+	Role engine.Role `json:"role"`
+
+	Seccomp    bool   `json:"seccomp"`           // the role's filter
+	Program    []byte `json:"program,omitempty"` // the filter compiled by the starter; empty: compile it here
+	Landlock   bool   `json:"landlock"`          // the role's rule set
+	DropCaps   bool   `json:"dropCaps"`          // every capability, from every set
+	NoNewPrivs bool   `json:"noNewPrivs"`        // prctl(2) PR_SET_NO_NEW_PRIVS
+
+	NoFile uint64 `json:"noFile"` // RLIMIT_NOFILE, soft and hard
+	Core   uint64 `json:"core"`   // RLIMIT_CORE, soft and hard
+
+	Writable     []string `json:"writable,omitempty"`     // folders and files that Landlock lets it write
+	AcceptWeaker bool     `json:"acceptWeaker,omitempty"` // the operator accepted an older Landlock, or none
+}
+
+// For gives the profile of a Spec. Mechanisms in Spec.Off are left out: only
+// decoys may have any, which the engine checks.
+func For(s *engine.Spec) Profile {
+	l := s.Limits.WithDefaults()
+	p := Profile{
+		Role: s.Role, NoFile: l.NoFile, Core: l.CoreBytes,
+		Seccomp: s.Has(engine.MechSeccomp), Landlock: s.Has(engine.MechLandlock),
+		DropCaps: s.Has(engine.MechCaps), NoNewPrivs: s.Has(engine.MechNoNewPrivs),
+		AcceptWeaker: s.Accepts(engine.MechLandlock),
+	}
+	for _, m := range s.Mounts {
+		if m.Writable {
+			p.Writable = append(p.Writable, m.Target)
+		}
+	}
+	return p
+}

@@ -1,0 +1,115 @@
+package confine
+
+import (
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/engine"
+)
+
+// namespaceFlags are the clone flags that make namespaces (sched.h).
+const namespaceFlags = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET
+
+// Terminal controls that push input into a terminal as if it had been typed
+// (ioctl_tty(2)); CVE-2017-5226 and CVE-2023-28100 are escapes by them.
+const (
+	tiocsti   = 0x5412
+	tioclinux = 0x541c
+)
+
+// personalities are those that weaken nothing: query, PER_LINUX, PER_LINUX32,
+// and both with UNAME26. ADDR_NO_RANDOMIZE and READ_IMPLIES_EXEC are not
+// among them.
+var personalities = []uint32{0, 0xffffffff, 0x8, 0x20000, 0x20008}
+
+// inetProtocols are what IP sockets may speak: the default, ICMP, TCP, UDP,
+// ICMPv6. MPTCP and SCTP are missing on purpose: Landlock judges TCP alone.
+var inetProtocols = []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6}
+
+// socketBlock allows UNIX, IP with [inetProtocols] and, if netlink, the
+// NETLINK_ROUTE protocol that getifaddrs(3) needs.
+func socketBlock(netlink bool) block {
+	inet := lowIn(2, inetProtocols, errno(unix.EPROTONOSUPPORT))
+	refuse := errno(unix.EAFNOSUPPORT)
+	route := refuse
+	if netlink {
+		route = lowIn(2, []uint32{unix.NETLINK_ROUTE}, errno(unix.EPROTONOSUPPORT))
+	}
+	return dispatch(0, []choice{
+		{[]uint32{unix.AF_UNIX}, ret(retAllow)},
+		{[]uint32{unix.AF_INET, unix.AF_INET6}, inet},
+		{[]uint32{unix.AF_NETLINK}, route},
+	}, refuse)
+}
+
+// choice is what happens for some values of an argument.
+type choice struct {
+	vals []uint32
+	do   block
+}
+
+// dispatch compares the low 32 bits of argument i and goes to one of choices.
+// Each test is followed by its own block, so every jump stays short.
+func dispatch(i int, choices []choice, otherwise block) block {
+	b := block{load(i)}
+	for _, c := range choices {
+		for n, v := range c.vals {
+			b = append(b, equal(v, len(c.vals)-n-1+1)) // over the remaining tests and the jump
+		}
+		b = append(b, jump(len(c.do)))
+		b = append(b, c.do...)
+	}
+	return append(b, otherwise...)
+}
+
+// rulesFor gives a role's rules on this architecture.
+func rulesFor(r engine.Role) rules {
+	out := rules{arch: auditArch, x32: hasX32, calls: map[uint32]block{}, otherwise: errno(unix.ENOSYS)}
+	for _, list := range [][]uint32{commonCalls, archCalls} {
+		for _, nr := range list {
+			out.calls[nr] = ret(retAllow)
+		}
+	}
+	ours := r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver
+	netlink := r != engine.RoleDialer && r != engine.RoleResolver
+	out.calls[unix.SYS_SOCKET] = socketBlock(netlink)
+	out.calls[unix.SYS_SOCKETPAIR] = lowIn(0, []uint32{unix.AF_UNIX}, errno(unix.EAFNOSUPPORT))
+	out.calls[unix.SYS_CLONE] = lowClear(0, namespaceFlags, unix.EPERM)
+	// clone3 hides its flags behind a pointer. ENOSYS makes every C library
+	// fall back to clone.
+	out.calls[unix.SYS_CLONE3] = errno(unix.ENOSYS)
+	out.calls[unix.SYS_IOCTL] = lowNotIn(1, []uint32{tiocsti, tioclinux}, unix.EPERM)
+	out.calls[unix.SYS_PERSONALITY] = lowIn(0, personalities, errno(unix.EPERM))
+	// Refusals that an operator should be able to tell from a call which this
+	// kernel does not have.
+	for _, nr := range refusedCalls {
+		out.calls[nr] = errno(unix.EPERM)
+	}
+	if ours {
+		// Their listening sockets are passed in.
+		out.calls[unix.SYS_LISTEN] = errno(unix.EPERM)
+		if r != engine.RoleResolver { // UDP may need an address of its own
+			out.calls[unix.SYS_BIND] = errno(unix.EPERM)
+		}
+	}
+	return out
+}
+
+// Seal gives up starting programs, for the dialer and the resolver: called by
+// themselves once they run, since the second stage's own exec needs the call.
+func Seal() error {
+	f, err := compile(sealRules())
+	if err != nil {
+		return err
+	}
+	return f.InstallAll()
+}
+
+// sealRules allows everything but exec; the role's filter goes on judging the
+// rest, and the strictest answer of all filters counts (seccomp(2)).
+func sealRules() rules {
+	return rules{
+		arch: auditArch, x32: hasX32, otherwise: ret(retAllow),
+		calls: map[uint32]block{unix.SYS_EXECVE: errno(unix.EPERM), unix.SYS_EXECVEAT: errno(unix.EPERM)},
+	}
+}

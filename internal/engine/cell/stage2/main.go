@@ -1,0 +1,182 @@
+package stage2
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// Main runs stage 2. args is one number: the first descriptor that is stage
+// 2's own, which is the plan; the status pipe follows. It returns only when it
+// failed, with the exit code.
+func Main(args []string) int {
+	runtime.LockOSThread()
+	if len(args) != 1 {
+		fmt.Fprintln(os.Stderr, "bulkhead-shim stage2 is started by the cell engine only")
+		return 2
+	}
+	first, err := strconv.Atoi(args[0])
+	if err != nil || first < 3 {
+		fmt.Fprintln(os.Stderr, "bulkhead-shim stage2: bad descriptor number")
+		return 2
+	}
+	status := first + 1
+	err = run(first, status)
+	_ = report(status, Report{Error: err.Error()})
+	return 125
+}
+
+func run(planFD, status int) error {
+	// Nothing of ours may be left open in the container. The plan names its
+	// descriptors; everything from the first of them on closes at exec.
+	if err := unix.CloseRange(uint(planFD), ^uint(0)>>1&0x7fffffff, unix.CLOSE_RANGE_CLOEXEC); err != nil { // #nosec G115 -- checked above
+		return fmt.Errorf("stage 2: close descriptors at exec: %w", err)
+	}
+	raw, err := io.ReadAll(os.NewFile(uintptr(planFD), "plan")) // #nosec G115 -- checked above
+	if err != nil {
+		return fmt.Errorf("stage 2: read the plan: %w", err)
+	}
+	p, err := parsePlan(raw)
+	if err != nil {
+		return err
+	}
+	if p.CgroupNamespace {
+		if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+			return fmt.Errorf("stage 2: cgroup namespace: %w", err)
+		}
+	}
+	if p.Hostname != "" {
+		if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
+			return fmt.Errorf("stage 2: host name %q: %w", p.Hostname, err)
+		}
+	}
+	if p.Proc {
+		if err := mountProc(); err != nil {
+			return err
+		}
+		if err := coverProc(); err != nil {
+			return err
+		}
+	}
+	unix.Umask(0o022)
+	res, err := p.Profile.Apply(p.Become, "/proc")
+	if err != nil {
+		return err
+	}
+	if p.Wait {
+		if err := report(status, Report{Result: res}); err != nil {
+			return err
+		}
+		if err := receive(status, &p); err != nil {
+			return err
+		}
+	}
+	// As the container's own user: what it may not enter it shall not get.
+	if err := unix.Chdir(p.Dir); err != nil {
+		return fmt.Errorf("stage 2: working folder %s: %w", p.Dir, err)
+	}
+	path, err := LookPath(p.Argv[0], p.Env)
+	if err != nil {
+		return err
+	}
+	if err := report(status, Report{Result: res}); err != nil {
+		return err
+	}
+	return fmt.Errorf("stage 2: run %s: %w", path, syscall.Exec(path, p.Argv, p.Env)) // #nosec G204 -- the Spec's command, confined
+}
+
+// receive waits for the order and takes its descriptors for stdin, stdout and
+// stderr. When the starter goes away instead, this process ends.
+func receive(fd int, p *Plan) error {
+	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(3*4))
+	n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("stage 2: wait for the command: %w", err)
+	}
+	if n == 0 {
+		os.Exit(0)
+	}
+	raw := buf[:n:n]
+	for {
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			return fmt.Errorf("stage 2: read the command: %w", err)
+		}
+		if n == 0 {
+			break
+		}
+		raw = append(raw, buf[:n]...)
+	}
+	var o Order
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return fmt.Errorf("stage 2: order: %w", err)
+	}
+	if len(o.Argv) == 0 {
+		return errors.New("stage 2: the order names no command")
+	}
+	p.Argv, p.Env, p.Dir = o.Argv, o.Env, o.Dir
+	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil {
+		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+	}
+	if len(msgs) != 1 {
+		return errors.New("stage 2: the order came without descriptors")
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil {
+		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+	}
+	if len(fds) != 3 {
+		return fmt.Errorf("stage 2: the order came with %d descriptors, not 3", len(fds))
+	}
+	for i, from := range fds {
+		if err := unix.Dup3(from, i, 0); err != nil {
+			return fmt.Errorf("stage 2: descriptor %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func report(fd int, r Report) error {
+	raw, err := json.Marshal(r)
+	if err != nil {
+		return err
+	}
+	if _, err := unix.Write(fd, append(raw, '\n')); err != nil {
+		return fmt.Errorf("stage 2: report: %w", err)
+	}
+	return nil
+}
+
+// LookPath finds a program as execvp does, in the PATH of env.
+func LookPath(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	path := ""
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	for dir := range strings.SplitSeq(path, ":") {
+		if !strings.HasPrefix(dir, "/") {
+			continue // a relative PATH would run what the agent put in the working folder
+		}
+		full := dir + "/" + name
+		if err := unix.Access(full, unix.X_OK); err == nil {
+			return full, nil
+		} else if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) {
+			return "", fmt.Errorf("stage 2: look for %s: %w", full, err)
+		}
+	}
+	return "", fmt.Errorf("stage 2: %q is in no folder of PATH=%s: name it absolutely, or set PATH in the environment", name, path)
+}

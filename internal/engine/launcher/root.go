@@ -1,0 +1,293 @@
+package launcher
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/cell"
+)
+
+// privateDir holds what only the launcher may see.
+const privateDir = "/.launcher"
+
+// hostPrograms are the folders of the host that a bare account needs to run
+// anything at all.
+var hostPrograms = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
+
+// scratch is where the new root is put together; it vanishes with the old tree.
+const scratch = "/tmp"
+
+// makeCell turns the launcher's fresh namespaces into the account cell.
+func makeCell(cfg *Config) error {
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("launcher: cut mount propagation: %w", err)
+	}
+	if err := unix.Sethostname([]byte(cfg.Place.Account)); err != nil {
+		return fmt.Errorf("launcher: host name: %w", err)
+	}
+	if err := cell.SetUpLoopback(engine.Network{}); err != nil {
+		return err
+	}
+	if err := makeRoot(cfg); err != nil {
+		return fmt.Errorf("launcher: account cell of %s: %w", cfg.Place.Account, err)
+	}
+	return nil
+}
+
+// source is one path of the host, shown at the same path.
+type source struct {
+	path  string
+	flags uintptr
+	deep  bool // with the mounts below it
+}
+
+func sources(cfg *Config) []source {
+	const guarded = unix.MS_NOSUID | unix.MS_NODEV
+	out := []source{
+		{cfg.Place.State, guarded, false},
+		{cfg.Place.Run, guarded, true},
+		{cfg.Host.Images(), guarded | unix.MS_RDONLY, true},
+		{cfg.Programs, guarded | unix.MS_RDONLY, true},
+	}
+	for _, s := range cfg.Sources {
+		out = append(out, source{s, guarded, true})
+	}
+	// Parents before children.
+	slices.SortStableFunc(out, func(a, b source) int { return strings.Count(a.path, "/") - strings.Count(b.path, "/") })
+	return out
+}
+
+func makeRoot(cfg *Config) error {
+	all := sources(cfg)
+	// The host's paths, before anything covers them: the scratch folder may lie
+	// above one of them.
+	trees := make([]int, len(all))
+	for i, s := range all {
+		fd, err := openTree(s)
+		if err != nil {
+			return err
+		}
+		trees[i] = fd
+	}
+	programs, err := openPrograms()
+	if err != nil {
+		return err
+	}
+	groups, err := openTree(source{"/sys/fs/cgroup", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC, true})
+	if err != nil {
+		return err
+	}
+	cache, err := openTree(source{"/etc/ld.so.cache", unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY, false})
+	if err != nil && !errors.Is(err, unix.ENOENT) {
+		return err
+	}
+	dev, err := cell.Devices()
+	if err != nil {
+		return err
+	}
+	if err := unix.Mount("tmpfs", scratch, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=4m,mode=0755"); err != nil {
+		return fmt.Errorf("new root: %w", err)
+	}
+	if err := programs.place(); err != nil {
+		return err
+	}
+	for _, d := range []struct {
+		path string
+		mode os.FileMode
+	}{{"/proc", 0o555}, {"/dev", 0o755}, {"/sys", 0o555}, {"/tmp", 0o755}, {"/etc", 0o755}, {privateDir, 0o700}, {privateDir + "/cgroup", 0o700}} {
+		if err := os.Mkdir(scratch+d.path, d.mode); err != nil {
+			return fmt.Errorf("new root: %w", err)
+		}
+	}
+	if err := makeEtc(cfg, cache); err != nil {
+		return err
+	}
+	if err := attach(dev, "/dev"); err != nil {
+		return err
+	}
+	if err := attach(groups, privateDir+"/cgroup"); err != nil {
+		return err
+	}
+	for i, s := range all {
+		if err := makePoint(trees[i], s.path); err != nil {
+			return err
+		}
+		if err := attach(trees[i], s.path); err != nil {
+			return err
+		}
+	}
+	return enter()
+}
+
+// openTree makes a detached mount of a host path.
+func openTree(s source) (int, error) {
+	flags, at := uint(unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC), uint(unix.AT_EMPTY_PATH)
+	if s.deep {
+		flags |= unix.AT_RECURSIVE
+		at |= unix.AT_RECURSIVE
+	}
+	fd, err := unix.OpenTree(unix.AT_FDCWD, s.path, flags)
+	if err != nil {
+		return -1, fmt.Errorf("host path %s: %w", s.path, err)
+	}
+	var attr uint64
+	for _, f := range []struct {
+		flag uintptr
+		attr uint64
+	}{{unix.MS_RDONLY, unix.MOUNT_ATTR_RDONLY}, {unix.MS_NOSUID, unix.MOUNT_ATTR_NOSUID}, {unix.MS_NODEV, unix.MOUNT_ATTR_NODEV}, {unix.MS_NOEXEC, unix.MOUNT_ATTR_NOEXEC}} {
+		if s.flags&f.flag != 0 {
+			attr |= f.attr
+		}
+	}
+	if err := unix.MountSetattr(fd, "", at, &unix.MountAttr{Attr_set: attr, Propagation: unix.MS_PRIVATE}); err != nil {
+		_ = unix.Close(fd)
+		return -1, fmt.Errorf("host path %s: flags: %w", s.path, err)
+	}
+	return fd, nil
+}
+
+// attach moves a detached mount to a path of the new root.
+func attach(fd int, path string) error {
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, scratch+path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("mount %s: %w", path, err)
+	}
+	return nil
+}
+
+// makePoint makes the mount point, a folder or a file like the source. One
+// that lies in an earlier mount is there already.
+func makePoint(fd int, path string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return fmt.Errorf("host path %s: %w", path, err)
+	}
+	if _, err := os.Lstat(scratch + path); err == nil {
+		return nil
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		if err := os.MkdirAll(scratch+path, 0o755); err != nil { // #nosec G301 -- an empty mount point on the way to an agent's folder
+			return fmt.Errorf("mount point %s: %w", path, err)
+		}
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(scratch+path), 0o755); err != nil { // #nosec G301 -- as above
+		return fmt.Errorf("mount point %s: %w", path, err)
+	}
+	if err := os.WriteFile(scratch+path, nil, 0o600); err != nil { // #nosec G303 -- scratch is in the builder's own mount namespace
+		return fmt.Errorf("mount point %s: %w", path, err)
+	}
+	return nil
+}
+
+// programTrees are the host's program folders: mounts, and links where the
+// host has merged them into /usr.
+type programTrees struct {
+	trees map[string]int
+	links map[string]string
+}
+
+func openPrograms() (*programTrees, error) {
+	p := &programTrees{trees: map[string]int{}, links: map[string]string{}}
+	for _, path := range hostPrograms {
+		st, err := os.Lstat(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if st.Mode()&fs.ModeSymlink != 0 {
+			if p.links[path], err = os.Readlink(path); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if p.trees[path], err = openTree(source{path, unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY, true}); err != nil {
+			return nil, err
+		}
+	}
+	return p, nil
+}
+
+func (p *programTrees) place() error {
+	for path, fd := range p.trees {
+		if err := os.Mkdir(scratch+path, 0o755); err != nil { // #nosec G301 -- a mount point
+			return fmt.Errorf("new root: %w", err)
+		}
+		if err := attach(fd, path); err != nil {
+			return err
+		}
+	}
+	for path, target := range p.links {
+		if err := os.Symlink(target, scratch+path); err != nil {
+			return fmt.Errorf("new root: %w", err)
+		}
+	}
+	return nil
+}
+
+// makeEtc writes the few files that ordinary programs expect.
+func makeEtc(cfg *Config, ldCache int) error {
+	files := map[string]string{
+		"passwd":        fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\n%s:x:%d:%d::/:/bin/sh\n", cfg.Place.Account, cfg.Account, cfg.Account),
+		"group":         fmt.Sprintf("root:x:0:\n%s:x:%d:\n", cfg.Place.Account, cfg.Account),
+		"hosts":         "127.0.0.1 localhost\n::1 localhost\n",
+		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+		"resolv.conf":   "",
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(scratch, "etc", name), []byte(text), 0o644); err != nil { // #nosec G303 G306 -- in the builder's own mount namespace; world-readable like every /etc/passwd
+			return fmt.Errorf("/etc/%s: %w", name, err)
+		}
+	}
+	if ldCache < 0 {
+		return nil
+	}
+	if err := makePoint(ldCache, "/etc/ld.so.cache"); err != nil {
+		return err
+	}
+	return attach(ldCache, "/etc/ld.so.cache")
+}
+
+// enter makes the new root the only one.
+func enter() error {
+	if err := unix.Chdir(scratch); err != nil {
+		return err
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("let go of the host's tree: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return err
+	}
+	const safe = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	for _, m := range []struct {
+		kind, path, options string
+		flags               uintptr
+	}{
+		{"proc", "/proc", "hidepid=invisible", safe},
+		{"devpts", "/dev/pts", "newinstance,ptmxmode=0666,mode=0620", unix.MS_NOSUID | unix.MS_NOEXEC},
+		{"tmpfs", "/dev/shm", "size=16m,mode=1777", safe},
+		{"tmpfs", "/tmp", "size=64m,mode=1777", unix.MS_NOSUID | unix.MS_NODEV},
+	} {
+		if err := unix.Mount(m.kind, m.path, m.kind, m.flags, m.options); err != nil {
+			return fmt.Errorf("mount %s: %w", m.path, err)
+		}
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NODEV, ""); err != nil {
+		return fmt.Errorf("make the root read-only: %w", err)
+	}
+	return nil
+}

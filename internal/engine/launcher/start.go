@@ -1,0 +1,158 @@
+package launcher
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/cgroup"
+	"bulkhead/internal/engine/cell"
+)
+
+// launcherLimits bound the launcher itself, which needs a few MB; its
+// containers have groups of their own.
+var launcherLimits = cgroup.Limits{MemoryBytes: 128 << 20, PIDs: 256}
+
+// GroupPath is the launcher's cgroup below Bulkhead's root cgroup.
+func (cfg *Config) GroupPath() string {
+	return filepath.Join(cfg.Place.Team, cfg.Place.Name, "launcher")
+}
+
+// Start makes the account cell of one agent and returns once its launcher
+// answers. The launcher outlives the caller. Its own messages go to
+// layout.Agent.Logs()/launcher.log.
+func Start(ctx context.Context, cfg Config) (*Client, error) {
+	groups, err := cgroup.Open(cfg.CgroupRoot)
+	if err != nil {
+		return nil, err
+	}
+	group, err := groups.Create(cfg.GroupPath(), launcherLimits)
+	if err != nil {
+		return nil, err
+	}
+	proc, err := fork(cfg, group, groups.Unified())
+	if err != nil {
+		return nil, fmt.Errorf("launcher: start for %s/%s: %w", cfg.Place.Team, cfg.Place.Name, errors.Join(err, group.Remove()))
+	}
+	c, err := Connect(ctx, cfg.Place.LauncherSocket())
+	if err == nil && c.pid != proc.Pid {
+		err = errors.Join(fmt.Errorf("launcher: %s is served by process %d, not by %d that was started", cfg.Place.LauncherSocket(), c.pid, proc.Pid), c.Close())
+	}
+	if err != nil {
+		_ = proc.Kill()
+		_, _ = proc.Wait()
+		return nil, err
+	}
+	// Reaps the launcher when it ends while this process still lives. It holds
+	// nothing, and nobody can wait for it: the launcher outlives its starter.
+	go func() { _, _ = proc.Wait() }()
+	return c, nil
+}
+
+// fork starts the launcher in its namespaces and cgroup and waits for its
+// first word.
+func fork(cfg Config, group *cgroup.Group, unified bool) (*os.Process, error) {
+	raw, err := json.Marshal(cfg)
+	if err != nil {
+		return nil, err
+	}
+	config, err := cell.Sealed("launcher", raw)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = config.Close() }()
+	statusR, statusW, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = statusR.Close() }()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return nil, errors.Join(err, statusW.Close())
+	}
+	defer func() { _ = null.Close() }()
+	log, err := os.OpenFile(filepath.Join(cfg.Place.Logs(), "launcher.log"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, errors.Join(err, statusW.Close())
+	}
+	defer func() { _ = log.Close() }()
+	sys := &syscall.SysProcAttr{
+		Setsid:     true,
+		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
+	}
+	if unified {
+		dir, err := group.Open()
+		if err != nil {
+			return nil, errors.Join(err, statusW.Close())
+		}
+		defer func() { _ = dir.Close() }()
+		sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd()) // #nosec G115 -- a descriptor
+	}
+	program := filepath.Join(cfg.Programs, "bulkhead-shim")
+	attr := &os.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=2", "GOGC=50"}, Files: []*os.File{null, log, log, config, statusW}, Sys: sys}
+	var proc *os.Process
+	onThread(func() {
+		if !unified {
+			if err = group.JoinThread(); err != nil {
+				return
+			}
+		}
+		proc, err = os.StartProcess(program, []string{"bulkhead-shim", "launcher"}, attr)
+	})
+	_ = statusW.Close()
+	if err != nil {
+		return nil, err
+	}
+	if err := firstWord(statusR); err != nil {
+		_ = proc.Kill()
+		_, _ = proc.Wait()
+		return nil, err
+	}
+	return proc, nil
+}
+
+// onThread runs f on a thread that ends with it, because it moves to another
+// cgroup. See cell.Start for the main thread.
+func onThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked
+		if unix.Gettid() == unix.Getpid() {
+			onThread(f)
+			runtime.UnlockOSThread()
+			return
+		}
+		f()
+	}()
+	<-done
+}
+
+// firstWord waits until the launcher listens, or says why it cannot.
+func firstWord(r *os.File) error {
+	if err := r.SetReadDeadline(time.Now().Add(startPatience)); err != nil {
+		return fmt.Errorf("first word: %w", err)
+	}
+	raw, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if err != nil {
+		return fmt.Errorf("first word: %w", err)
+	}
+	var st status
+	if err := json.Unmarshal(bytes.TrimSpace(raw), &st); err != nil {
+		return fmt.Errorf("it ended without a word (see launcher.log): %w", err)
+	}
+	if st.Error != "" {
+		return errors.New(st.Error)
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package engine
+
+import "bulkhead/internal/wire"
+
+// ShimMode says when the shim starts its command.
+type ShimMode string
+
+// The modes of a shim.
+const (
+	ShimService ShimMode = "service" // at once; its end ends the container
+	ShimTask    ShimMode = "task"    // the same, and its end is a success or a failure of the task
+	ShimSession ShimMode = "session" // never by itself: processes come through exec alone
+)
+
+// ShimConfig is what the shim, PID 1 of a container, reads from descriptor 3:
+// a sealed memfd that the starter made. Descriptor 4 is its control listener.
+// The command gets its own descriptors from 3 on.
+type ShimConfig struct {
+	Version int      `json:"version"` // SpecVersion
+	Build   string   `json:"build,omitempty"`
+	Mode    ShimMode `json:"mode"`
+	Command []string `json:"command,omitempty"`
+	Dir     string   `json:"dir,omitempty"`
+
+	// Listeners are opened on the container's loopback and handed to the
+	// gateway behind GatewaySocket, with Token. None: nothing is handed over.
+	Listeners     []wire.Listener `json:"listeners,omitempty"`
+	GatewaySocket string          `json:"gatewaySocket,omitempty"`
+	Token         string          `json:"token,omitempty"`
+
+	// PassFiles is how many descriptors from 5 on belong to the command, which
+	// finds them from 3 on.
+	PassFiles int `json:"passFiles,omitempty"`
+
+	// Landlock is the ABI in force. The engine fills it in.
+	Landlock int `json:"landlock,omitempty"`
+}

@@ -1,0 +1,121 @@
+package evidence
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"bulkhead/internal/dial"
+	"bulkhead/internal/dialer"
+	"bulkhead/internal/host/pins"
+	"bulkhead/internal/team"
+)
+
+// decoyEgress is the attacker's real dialer in the decoy host's network, with
+// the warden's end of the pin protocol behind it.
+type decoyEgress struct {
+	pins   *pins.Server
+	dialer *exec.Cmd
+	policy *dial.Policy
+	place  string // account
+}
+
+// everyName answers every name with one address, as a hostile DNS would.
+type everyName struct{}
+
+func (everyName) Lookup(context.Context, string) ([]netip.Addr, error) {
+	return []netip.Addr{netip.MustParseAddr(decoyUnlisted)}, nil
+}
+func (everyName) SetNames([]string) {}
+
+func newDecoyEgress(s *scene) (*decoyEgress, error) {
+	listed := netip.MustParseAddr(decoyListed)
+	e := &decoyEgress{
+		place: s.a.Place.Account,
+		policy: dial.NewPolicy(&team.Agent{
+			Name:   "a",
+			Egress: []team.Destination{{Host: "listed.example", Port: 443, SNI: team.SNIAny, Position: "decoy"}},
+			Hosts:  map[string][]netip.Addr{"listed.example": {listed}},
+		}),
+		pins: pins.New(pins.Config{
+			Table: s.table, Resolver: everyName{},
+			Own: func() ([]netip.Addr, error) { return nil, nil }, // the world outside lies on our own loopback
+		}),
+	}
+	gateway, err := listenFor(s.a.Place.DialerSocket(), s.a.IDs.Gateway())
+	if err != nil {
+		return nil, err
+	}
+	gateway.SetUnlinkOnClose(false) // the dialer goes on with its copy
+	defer gateway.Close()
+	pin, err := listenFor(s.a.Place.PinSocket(), s.a.IDs.Dialer)
+	if err != nil {
+		return nil, err
+	}
+	if err := e.pins.Add(e.place, s.a.IDs.Dialer, pin, e.policy); err != nil {
+		return nil, err
+	}
+	return e, e.startDialer(s, gateway)
+}
+
+// listenFor makes a socket that exactly one group may use.
+func listenFor(path string, group uint32) (*net.UnixListener, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // #nosec G301 -- as on a real host: the socket itself is closed
+		return nil, err
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, err
+	}
+	return l, errors.Join(os.Chown(path, 0, int(group)), os.Chmod(path, 0o660)) // #nosec G302 -- the group is one id
+}
+
+// startDialer starts bulkhead-net under the id that nftables knows.
+func (e *decoyEgress) startDialer(s *scene, gateway *net.UnixListener) error {
+	socket, err := gateway.File()
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	raw, err := json.Marshal(dialer.Config{Gateway: s.a.IDs.Gateway(), PinSocket: s.a.Place.PinSocket()})
+	if err != nil {
+		return err
+	}
+	config, give, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer config.Close()
+	e.dialer = exec.Command(filepath.Join(s.plan.Programs, "bulkhead-net"), "dialer") // #nosec G204 -- ours
+	e.dialer.ExtraFiles = []*os.File{socket, config}
+	e.dialer.Dir, e.dialer.Env, e.dialer.Stderr = "/", []string{}, os.Stderr
+	e.dialer.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.a.IDs.Dialer, Gid: s.a.IDs.Dialer}}
+	if err := e.dialer.Start(); err != nil {
+		return errors.Join(fmt.Errorf("start the dialer: %w", err), give.Close())
+	}
+	_, err = give.Write(raw)
+	return errors.Join(err, give.Close())
+}
+
+// guard switches the guard on or off.
+func (e *decoyEgress) guard(on bool) error {
+	if on {
+		return e.pins.SetPolicy(e.place, e.policy)
+	}
+	return e.pins.SetPolicy(e.place, dial.Unguarded("a"))
+}
+
+func (e *decoyEgress) close() {
+	if e.dialer != nil && e.dialer.Process != nil {
+		_ = e.dialer.Process.Kill()
+		_ = e.dialer.Wait()
+	}
+	_ = e.pins.Close()
+}

@@ -1,0 +1,187 @@
+package evidence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"bulkhead/internal/cgroup"
+	"bulkhead/internal/engine"
+	"bulkhead/internal/host/nft"
+	"bulkhead/internal/layout"
+)
+
+// scene is what surrounds a decoy inside the decoy host: an attacker "a" and a
+// target "b" with files, sockets and a process; a network; rules; a dialer.
+type scene struct {
+	plan     decoyPlan
+	host     layout.Host
+	a, b     Agent
+	world    World
+	net      *decoyNetwork
+	table    *nft.Table
+	cgroups  *cgroup.Tree
+	egress   *decoyEgress
+	noEgress error // why there is no egress
+	target   *exec.Cmd
+	hold     io.Closer // ends the target
+	sockets  []net.Listener
+	count    int // decoys so far, for their names
+}
+
+// decoyRoot is the root file system of decoys, and decoyTmp its scratch.
+const decoyRoot = "/decoy/rootfs"
+
+// targetPID keeps the target's number apart from the few that a decoy in a PID
+// namespace of its own can have.
+const targetPID = 20000
+
+func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
+	s := &scene{plan: plan, host: layout.Host{State: "/decoy/state", Run: "/decoy/run", Etc: "/decoy/etc"}}
+	s.a = Agent{Name: "a", Place: s.host.Agent("decoy", "a"), IDs: layout.IDs{Account: plan.FirstID, Dialer: plan.FirstID + 1, Base: plan.FirstID + layout.RangeSize}}
+	s.b = Agent{Name: "b", Place: s.host.Agent("decoy", "b"), IDs: layout.IDs{Account: plan.FirstID + 2, Dialer: plan.FirstID + 3, Base: plan.FirstID + 2*layout.RangeSize}}
+	s.a.Dialer, s.a.Listed = s.a.Place.DialerSocket(), "listed.example:443"
+	s.world = World{
+		Unlisted: decoyUnlisted + ":443", Loopback: "127.0.0.1:7777", Resolvers: []string{decoyResolver + ":53"},
+		Abstract: "@decoy", Table: nft.Name, Spare: plan.Spare,
+	}
+	var err error
+	if s.net, err = newDecoyNetwork(); err != nil {
+		return nil, fmt.Errorf("network: %w", err)
+	}
+	if s.table, err = nft.Open(); err != nil {
+		return nil, err
+	}
+	if plan.CgroupRoot != "" {
+		if s.cgroups, err = cgroup.Open(plan.CgroupRoot); err != nil {
+			return nil, err
+		}
+	}
+	if err := errors.Join(s.makeRoot(), s.makeTarget()); err != nil {
+		return nil, err
+	}
+	if err := s.rules(ctx, true); err != nil {
+		return nil, err
+	}
+	// Without a dialer only the controls that need one fail.
+	s.egress, s.noEgress = newDecoyEgress(s)
+	return s, nil
+}
+
+// close takes everything down and waits for it.
+func (s *scene) close() {
+	if s.egress != nil {
+		s.egress.close()
+	}
+	_ = s.hold.Close()
+	_ = s.target.Wait()
+	for _, l := range s.sockets {
+		_ = l.Close()
+	}
+	s.net.close()
+	_ = s.table.Close()
+}
+
+// makeRoot makes the decoys' root file system. Root owns it, as it must; its
+// etc is open to everybody, so that only its being read-only refuses.
+func (s *scene) makeRoot() error {
+	for _, dir := range []string{"", "etc", "tmp", "proc", "dev", "sys", "run", s.plan.Programs, s.a.Place.DialerDir()} {
+		p := filepath.Join(decoyRoot, dir)
+		if err := os.MkdirAll(p, 0o755); err != nil { // #nosec G301 -- for every decoy
+			return err
+		}
+	}
+	return os.Chmod(filepath.Join(decoyRoot, "etc"), 0o1777) // #nosec G302 -- so that only read-only refuses
+}
+
+// makeTarget gives b what the attacks are aimed at: all of it is reachable for
+// exactly b's own id.
+func (s *scene) makeTarget() error {
+	id := int(s.b.IDs.Runtime())
+	for _, dir := range s.b.Secrets() {
+		if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- the parents are root's and open; the leaf is closed below
+			return err
+		}
+		if err := errors.Join(os.Chmod(dir, 0o700), os.Chown(dir, id, id)); err != nil { // #nosec G302 -- a folder
+			return err
+		}
+	}
+	for _, path := range s.b.Sockets() {
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // #nosec G301 -- as on a real host
+			return err
+		}
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			return err
+		}
+		s.sockets = append(s.sockets, l)
+		s.net.wait.Go(func() { accept(l, func() {}) })
+		if err := errors.Join(os.Chown(path, 0, id), os.Chmod(path, 0o660)); err != nil { // #nosec G302 -- group is the target's
+			return err
+		}
+	}
+	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(targetPID)), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) { // without CONFIG_CHECKPOINT_RESTORE: the next number
+		return fmt.Errorf("number the target's process: %w", err)
+	}
+	s.target = exec.Command(filepath.Join(s.plan.Programs, "bulkhead-probe"), "child") // #nosec G204 -- ours
+	s.target.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.b.IDs.Runtime(), Gid: s.b.IDs.Runtime(), NoSetGroups: false}}
+	s.target.Dir = "/"
+	hold, err := s.target.StdinPipe()
+	if err != nil {
+		return err
+	}
+	s.hold = hold
+	if err := s.target.Start(); err != nil {
+		return fmt.Errorf("start the target: %w", err)
+	}
+	s.b.PIDs = []int{s.target.Process.Pid}
+	return nil
+}
+
+// rules loads the table with or without rules for the attacker.
+func (s *scene) rules(ctx context.Context, on bool) error {
+	want := nft.Want{Agents: []nft.Binding{{Account: s.b.Place.Account, IDs: s.b.IDs}}}
+	if on {
+		want.Agents = append(want.Agents, nft.Binding{Account: s.a.Place.Account, IDs: s.a.IDs})
+	}
+	if err := s.table.Apply(ctx, want); err != nil {
+		return fmt.Errorf("load rules: %w", err)
+	}
+	return nil
+}
+
+// spec describes one decoy of the attacker.
+func (s *scene) spec(from Position, off []engine.Mechanism) engine.Spec {
+	s.count++
+	sp := engine.Spec{
+		Version: engine.SpecVersion, Team: "decoy", Agent: "a", Name: "probe-" + strconv.Itoa(s.count),
+		Role: engine.RoleRuntime, Root: engine.Root{Path: decoyRoot},
+		Mounts: []engine.Mount{
+			{Kind: engine.MountBind, Source: s.plan.Programs, Target: s.plan.Programs, Exec: true},
+			{Kind: engine.MountTmpfs, Target: "/tmp", Writable: true, Size: 1 << 20, Mode: 0o1777},
+		},
+		Command: []string{filepath.Join(s.plan.Programs, "bulkhead-probe")}, Dir: "/", Hostname: "decoy",
+		Limits: engine.DefaultLimits(), Off: off, Decoy: true,
+	}
+	if s.cgroups != nil {
+		sp.Cgroup = DecoyCgroup + "/" + sp.Name
+	}
+	inside, host := uint32(layout.RuntimeID), s.a.IDs.Runtime()
+	if from == FromGateway {
+		sp.Role, inside, host = engine.RoleGateway, layout.GatewayID, s.a.IDs.Gateway()
+		sp.Mounts = append(sp.Mounts, engine.Mount{Kind: engine.MountBind, Source: s.a.Place.DialerDir(), Target: s.a.Place.DialerDir()})
+	}
+	if !sp.Has(engine.MechUser) {
+		host = s.b.IDs.Runtime()
+	}
+	// Without a user namespace the engine takes the host's side of the map.
+	sp.User = engine.User{ID: inside, Map: []engine.IDMap{{Inside: inside, Host: host}}}
+	return sp
+}

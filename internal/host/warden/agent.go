@@ -1,0 +1,384 @@
+package warden
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/host"
+	"bulkhead/internal/host/ledger"
+	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
+)
+
+// agentRun is one agent of this host and its owner.
+type agentRun struct {
+	w *Warden
+	host.Agent
+	accepted []string // layers that the operator accepted in a weaker form
+
+	// procs serialises everything that starts or stops processes of this agent.
+	procs    sync.Mutex
+	launcher *launcher.Client
+	dialer   *process
+	run      runState
+
+	mu       sync.Mutex // guards what follows
+	want     bool       // should run
+	restarts []time.Time
+	problem  string             // why it does not run although it should
+	cancel   context.CancelFunc // ends the owner
+	done     chan struct{}      // closed when the owner has ended
+}
+
+// digest says what the running containers must have been made from. The
+// programs' build is not part of it: an upgrade of Bulkhead restarts nobody.
+func (a *agentRun) digest() string {
+	raw, err := json.Marshal(struct {
+		Want *team.Agent
+		IDs  layout.IDs
+	}{a.Want, a.IDs})
+	if err != nil {
+		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// folders makes the agent's folders, each leaf with its owner. Data that was
+// kept from an account with other ids is given to the new ones.
+func (a *agentRun) folders() error {
+	if err := a.w.ledger.Announce(
+		ledger.Thing{Kind: ledger.StateDir, Name: a.Place.State, Team: a.Place.Team, Agent: a.Place.Name},
+		ledger.Thing{Kind: ledger.RunDir, Name: a.Place.Run, Team: a.Place.Team, Agent: a.Place.Name},
+		ledger.Thing{Kind: ledger.Cgroup, Name: filepath.Join(a.Place.Team, a.Place.Name), Team: a.Place.Team, Agent: a.Place.Name},
+	); err != nil {
+		return err
+	}
+	for _, dir := range []string{filepath.Dir(a.Place.State), filepath.Dir(a.Place.Run)} {
+		if err := tree.MkdirAll(dir); err != nil {
+			return err
+		}
+	}
+	rt, gw := a.IDs.Runtime(), a.IDs.Gateway()
+	if err := tree.MakeAll(tree.Entry{Path: a.Place.State, Mode: 0o711}); err != nil {
+		return err
+	}
+	for _, leaf := range []struct {
+		path string
+		id   uint32
+	}{{a.Place.Home(), rt}, {a.Place.Workspace(), rt}, {a.Place.Data(), gw}} {
+		owner, ok, err := tree.Owner(leaf.path)
+		if err != nil {
+			return err
+		}
+		if ok && owner != leaf.id {
+			if err := tree.Chown(leaf.path, leaf.id, leaf.id); err != nil {
+				return err
+			}
+		}
+		if !ok && leaf.path == a.Place.Workspace() && a.Want.Workspace != "" {
+			if err := importWorkspace(a.Want.Workspace, leaf.path, leaf.id); err != nil {
+				return err
+			}
+		}
+		if err := tree.MakeAll(tree.Entry{Path: leaf.path, UID: leaf.id, GID: leaf.id, Mode: 0o700}); err != nil {
+			return err
+		}
+	}
+	if err := tree.MakeAll(
+		tree.Entry{Path: a.Place.Logs(), Mode: 0o700},
+		tree.Entry{Path: a.Place.Run, Mode: 0o711},
+		tree.Entry{Path: a.Place.Control(), Mode: 0o700},
+		tree.Entry{Path: a.Place.GatewayDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.DialerDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.PinDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.Conf(), Mode: 0o755},
+	); err != nil {
+		return err
+	}
+	for name, content := range confFiles(&a.Agent) {
+		path := filepath.Join(a.Place.Conf(), name)
+		if err := tree.WriteFile(path, []byte(content), 0o644, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// bringUp makes the agent's processes run as the manifest wants, from any
+// state, and returns when they are ready. Accounts, folders and rules are in
+// force already. The caller holds a.procs.
+func (a *agentRun) bringUp(ctx context.Context) error {
+	if _, err := readJSON(runStatePath(a.Place), &a.run); err != nil {
+		return err
+	}
+	if a.run.Digest != a.digest() || a.run.Token == "" {
+		// What runs, if anything, was made from another manifest.
+		if err := a.takeDown(ctx); err != nil {
+			return err
+		}
+		a.run = runState{Version: stateVersion, Digest: a.digest(), Build: a.w.build, Token: rand.Text()}
+	}
+	if err := a.ensureDialer(); err != nil {
+		return err
+	}
+	if err := a.ensureLauncher(ctx); err != nil {
+		return err
+	}
+	// Written before containers start: a token that a container knows and we
+	// do not would be worse than the other way round.
+	if err := a.saveRun(); err != nil {
+		return err
+	}
+	running, err := a.running(ctx)
+	if err != nil {
+		return err
+	}
+	if !running[gatewayName] {
+		if err := a.startGateway(ctx); err != nil {
+			return err
+		}
+	}
+	if _, was := running[runtimeName]; !running[runtimeName] && (!was || a.Want.Mode != team.ModeTask) {
+		if err := a.startRuntime(ctx); err != nil {
+			return err
+		}
+	}
+	return a.waitReady(ctx)
+}
+
+func (a *agentRun) saveRun() error {
+	if a.dialer != nil {
+		a.run.Dialer, a.run.Started = a.dialer.identity.PID, a.dialer.identity.Start
+	}
+	return writeJSON(runStatePath(a.Place), a.run)
+}
+
+// running tells which containers run, as the launcher, their parent, sees it.
+// A container that ended is in the map with false.
+func (a *agentRun) running(ctx context.Context) (map[string]bool, error) {
+	list, err := a.launcher.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, c := range list {
+		out[c.Name] = c.State == launcher.StateRunning
+		if c.PIDFD != nil {
+			_ = c.PIDFD.Close()
+		}
+	}
+	return out, nil
+}
+
+// programs is the folder of the build that this agent runs.
+func (a *agentRun) programs() string { return a.w.host.Programs(a.run.Build) }
+
+func (a *agentRun) ensureLauncher(ctx context.Context) error {
+	if a.launcher != nil {
+		select {
+		case <-a.launcher.Exited():
+			_ = a.launcher.Close()
+			a.launcher = nil
+		default:
+			return nil
+		}
+	}
+	c, err := launcher.Connect(ctx, a.Place.LauncherSocket())
+	if err == nil {
+		a.launcher = c
+		return nil
+	}
+	if !errors.Is(err, launcher.ErrGone) {
+		return err
+	}
+	// Nobody answers. Whatever may be left of a former launcher must be gone
+	// before the same cgroups and sockets are used again.
+	if err := a.w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name, "launcher")); err != nil {
+		return err
+	}
+	a.run.Build = a.w.build
+	a.launcher, err = launcher.Start(ctx, launcher.Config{
+		Host: a.w.host, Place: a.Place, Account: a.IDs.Account,
+		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(), Sources: a.sources(),
+	})
+	return err
+}
+
+// sources are the host paths of the manifest, which the account cell must show
+// so that containers can be made from them.
+func (a *agentRun) sources() []string {
+	var out []string
+	if a.Want.Rootfs != "" {
+		out = append(out, a.Want.Rootfs)
+	}
+	for _, m := range a.Want.Mounts {
+		if !slices.Contains(out, m.Host) {
+			out = append(out, m.Host)
+		}
+	}
+	return out
+}
+
+func (a *agentRun) startGateway(ctx context.Context) error {
+	ln, err := listen(a.Place.GatewaySocket(), 0o660, int(a.IDs.Runtime()))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ln.Close() }()
+	lf, err := ln.File()
+	if err != nil {
+		return fmt.Errorf("warden: %w", err)
+	}
+	defer func() { _ = lf.Close() }()
+	cf, err := sealed("gateway-config", gatewayConfig(&a.Agent, a.run.Token))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = cf.Close() }()
+	spec := a.weaker(gatewaySpec(&a.Agent, a.programs()))
+	if err := a.keepSpec(spec); err != nil {
+		return err
+	}
+	_, err = a.launcher.Launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
+		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimService, Command: spec.Command, Dir: spec.Dir, PassFiles: 2,
+	}}, lf, cf)
+	if err != nil {
+		return fmt.Errorf("start the gateway: %w", err)
+	}
+	return nil
+}
+
+func (a *agentRun) startRuntime(ctx context.Context) error {
+	spec := a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs()))
+	if err := a.keepSpec(spec); err != nil {
+		return err
+	}
+	_, err := a.launcher.Launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
+		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
+		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
+	}})
+	if err != nil {
+		return fmt.Errorf("start the runtime: %w", err)
+	}
+	return nil
+}
+
+// weaker writes into a Spec what the operator accepted this host to lack.
+func (a *agentRun) weaker(s engine.Spec) engine.Spec {
+	s.AcceptMissing = acceptedMechanisms(a.accepted)
+	return s
+}
+
+// acceptedMechanisms are the mechanisms that may be missing when layers were
+// accepted: see the optional features.
+func acceptedMechanisms(layers []string) []engine.Mechanism {
+	if slices.Contains(layers, string(deny.LayerPod)) {
+		return []engine.Mechanism{engine.MechLandlock}
+	}
+	return nil
+}
+
+// keepSpec leaves the Spec of a container beside it, for people and for
+// evidence.
+func (a *agentRun) keepSpec(s engine.Spec) error {
+	return writeJSON(filepath.Join(a.Place.Conf(), s.Name+".spec.json"), s)
+}
+
+// readyTimeout bounds how long a container may take until its command runs and
+// its listeners are with the gateway.
+const readyTimeout = 30 * time.Second
+
+func (a *agentRun) waitReady(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
+	defer cancel()
+	var last string
+	for {
+		st, err := a.shimState(ctx, runtimeName)
+		if err == nil && st.Ready {
+			return nil
+		}
+		if err != nil {
+			last = err.Error()
+		} else {
+			last = st.Waiting
+		}
+		running, lerr := a.running(ctx)
+		if lerr == nil && !running[runtimeName] && a.Want.Mode != team.ModeTask {
+			return fmt.Errorf("the runtime ended before it was ready (%s); see `bulkhead logs %s`", last, a.Place.Name)
+		}
+		if lerr == nil && !running[runtimeName] {
+			return nil // a short task may be over already
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("not ready after %s: %s", readyTimeout, last)
+		}
+		pause(ctx, 2*time.Millisecond)
+	}
+}
+
+// shimState asks a container's shim.
+func (a *agentRun) shimState(ctx context.Context, container string) (wire.ShimState, error) {
+	c, err := dialWire(ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
+	if err != nil {
+		return wire.ShimState{}, err
+	}
+	defer func() { _ = c.Close() }()
+	var st wire.ShimState
+	return st, ask(ctx, c, wire.VerbState, struct{}{}, &st)
+}
+
+// takeDown ends every process of the agent; its account, rules and data stay.
+// The caller holds a.procs.
+func (a *agentRun) takeDown(ctx context.Context) error {
+	if a.launcher == nil {
+		if c, err := launcher.Connect(ctx, a.Place.LauncherSocket()); err == nil {
+			a.launcher = c
+		}
+	}
+	if a.launcher != nil {
+		// The command first and politely, then everything.
+		grace := a.Want.Limits.StopGrace
+		if grace == 0 {
+			grace = defaultGrace
+		}
+		if running, err := a.running(ctx); err == nil && running[runtimeName] {
+			_, _ = a.launcher.Stop(ctx, runtimeName, grace) // what Stop leaves, Shutdown and the cgroup end
+		}
+		if err := a.launcher.Shutdown(ctx); err != nil && !errors.Is(err, launcher.ErrGone) {
+			a.w.log.Warn("launcher did not shut down; killing its cgroup", "agent", a.Place.Name, "error", err)
+		}
+		_ = a.launcher.Close()
+		a.launcher = nil
+	}
+	a.w.pins.Remove(a.Place.Account)
+	if a.dialer == nil {
+		a.dialer = a.adoptDialer()
+	}
+	if a.dialer != nil {
+		a.dialer.kill()
+		a.dialer = nil
+	}
+	// Whatever is left, by the cgroup that only root can leave.
+	if err := a.w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name)); err != nil {
+		return err
+	}
+	return tree.Remove(runStatePath(a.Place))
+}
+
+// defaultGrace is how long a command may take to end after SIGTERM.
+const defaultGrace = 5 * time.Second

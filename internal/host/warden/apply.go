@@ -1,0 +1,304 @@
+package warden
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/host"
+	"bulkhead/internal/host/account"
+	"bulkhead/internal/host/tree"
+	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
+)
+
+// progress tells the person who waits what happens.
+type progress func(agent, step string)
+
+// review checks everything that can be checked without changing the host.
+type review struct {
+	manifest *team.Manifest
+	old      *team.Manifest // nil: the team is new
+	changes  []wire.Change
+	lost     []string
+}
+
+func (w *Warden) review(req wire.ApplyRequest) (*review, error) {
+	m, err := team.Parse(req.Path, req.Manifest)
+	if err != nil {
+		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitBadInput}}
+	}
+	r := &review{manifest: m}
+	w.mu.Lock()
+	if t, ok := w.teams[m.Team]; ok {
+		r.old = t.manifest
+	}
+	w.mu.Unlock()
+	r.changes = team.Diff(r.old, m)
+	var faults []string
+	for _, a := range m.Agents {
+		place := w.host.Agent(m.Team, a.Name)
+		if err := w.accounts.Check(account.Request{Name: place.Account, Team: m.Team, Agent: a.Name}); err != nil {
+			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
+		}
+		if err := checkRootfs(rootfsOf(w.host, &host.Agent{Place: place, Want: a}), a); err != nil {
+			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
+		}
+		if a.Engine != "" && a.Engine != "cell" {
+			faults = append(faults, fmt.Sprintf("agents.%s: engine %q is not in this build yet; use engine: cell", a.Name, a.Engine))
+		}
+	}
+	if err := roomOn(w.host.State); err != nil {
+		faults = append(faults, err.Error())
+	}
+	if len(faults) > 0 {
+		return nil, &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
+	}
+	lost, reasons := missing(features(), req.AcceptMissing)
+	if len(reasons) > 0 {
+		lines := make([]string, len(reasons))
+		for i, reason := range reasons {
+			lines[i] = reason.Error()
+		}
+		return nil, &fault{wire.Failure{Message: strings.Join(lines, "\n"), Exit: wire.ExitMissing}}
+	}
+	r.lost = lost
+	return r, nil
+}
+
+// mountPoints must exist in every root file system, because it is mounted
+// read-only and nothing can be made in it.
+var mountPoints = []string{"proc", "sys", "dev", "tmp", "run", "workspace", "home/agent", ".bulkhead", "etc/hosts", "etc/resolv.conf", "etc/passwd", "etc/group"}
+
+func checkRootfs(root string, a *team.Agent) error {
+	d, err := tree.Open(root)
+	switch {
+	case errors.Is(err, unix.ENOENT) && a.Image != "":
+		return fmt.Errorf("image %q is not in the store; bulkhead image list shows what is, bulkhead image build RECIPE makes one", a.Image)
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("rootfs %s does not exist", root)
+	case err != nil:
+		return err
+	}
+	defer func() { _ = d.Close() }()
+	var absent []string
+	for _, p := range mountPoints {
+		if _, err := os.Lstat(filepath.Join(root, p)); err != nil {
+			absent = append(absent, "/"+p)
+		}
+	}
+	if len(absent) > 0 {
+		return fmt.Errorf("the root file system %s lacks the mount points %s; make them (empty folders and files), or import it with `bulkhead image import`, which does", root, strings.Join(absent, " "))
+	}
+	return nil
+}
+
+// minRoom is what must be free before anything is made: a half-written account
+// database or ledger is worse than a refusal.
+const minRoom = 64 << 20
+
+func roomOn(path string) error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	free := st.Bavail * uint64(st.Bsize) // #nosec G115 -- a block size is positive
+	if free < minRoom {
+		return fmt.Errorf("the file system of %s has %d MiB free, Bulkhead needs %d to start: free some space", path, free>>20, minRoom>>20)
+	}
+	return nil
+}
+
+func (w *Warden) plan(req wire.ApplyRequest) (*wire.PlanResult, error) {
+	r, err := w.review(req)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost}, nil
+}
+
+// apply makes the host as the manifest says.
+func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress) (*wire.ApplyResult, error) {
+	w.change.Lock()
+	defer w.change.Unlock()
+	r, err := w.review(req)
+	if err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	old := w.teams[r.manifest.Team]
+	w.mu.Unlock()
+	next := &teamRun{name: r.manifest.Team, manifest: r.manifest, raw: req.Manifest, agents: map[string]*agentRun{}, state: teamState{
+		Version: stateVersion, Accepted: r.lost, Agents: map[string]agentState{}, Source: req.Path,
+	}}
+	if old != nil {
+		maps.Copy(next.agents, old.agents)
+		maps.Copy(next.state.Agents, old.state.Agents)
+	}
+	if err := w.found(ctx, next, say); err != nil {
+		return nil, w.undo(ctx, next, old, err)
+	}
+	failed := w.startChanged(ctx, next, r.changes, say)
+	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
+	if len(failed) > 0 {
+		return res, &fault{wire.Failure{Message: strings.Join(failed, "\n"), Exit: wire.ExitFailed}}
+	}
+	return res, nil
+}
+
+// found makes accounts, folders and rules of the team: everything that must be
+// in force before a process starts.
+func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
+	if err := w.saveTeam(next, next.raw); err != nil {
+		return err
+	}
+	if _, err := w.ensureSystem(ctx); err != nil {
+		return err
+	}
+	for _, want := range next.manifest.Agents {
+		a, err := w.admit(ctx, next, want)
+		if err != nil {
+			return fmt.Errorf("agent %s: %w", want.Name, err)
+		}
+		if had, ok := next.agents[want.Name]; ok {
+			had.procs.Lock()
+			had.Agent, had.accepted = a.Agent, a.accepted
+			had.procs.Unlock()
+			continue
+		}
+		next.agents[want.Name] = a
+		say(want.Name, "account "+a.Place.Account+", "+a.IDs.String())
+	}
+	for name, a := range next.agents {
+		if slices.ContainsFunc(next.manifest.Agents, func(x *team.Agent) bool { return x.Name == name }) {
+			continue
+		}
+		say(name, "removed")
+		if err := a.halt(ctx); err != nil {
+			return err
+		}
+		delete(next.agents, name)
+		delete(next.state.Agents, name)
+		w.setTeam(next)
+		if err := w.applyTable(ctx); err != nil {
+			return err
+		}
+		if _, _, err := w.dismiss(ctx, a.Place, false); err != nil {
+			return err
+		}
+	}
+	w.setTeam(next)
+	if err := w.saveTeam(next, nil); err != nil {
+		return err
+	}
+	if err := w.applyTable(ctx); err != nil {
+		return err
+	}
+	return w.ensureResolver(ctx)
+}
+
+func (w *Warden) setTeam(t *teamRun) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.teams[t.name] = t
+}
+
+// undo takes back what a failed founding made, so that nothing is half
+// applied, and adds to the error what could not be taken back.
+func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) error {
+	exit := wire.ExitFailed
+	if errors.Is(cause, account.ErrTaken) {
+		exit = wire.ExitBadInput
+	}
+	var errs []error
+	if old == nil {
+		w.setTeam(next)
+		_, err := w.removeTeam(ctx, next, false)
+		errs = append(errs, err)
+	} else {
+		w.setTeam(old)
+		errs = append(errs, w.saveTeam(old, old.raw))
+		for name, a := range next.agents {
+			if _, had := old.agents[name]; !had {
+				_, _, err := w.dismiss(ctx, a.Place, false)
+				errs = append(errs, err)
+			}
+		}
+		errs = append(errs, w.applyTable(ctx))
+	}
+	msg := cause.Error()
+	if err := errors.Join(errs...); err != nil {
+		msg += "\nand taking it back failed: " + err.Error() + " (bulkhead down removes what is left)"
+	} else {
+		msg += "\nnothing was changed"
+	}
+	return &fault{wire.Failure{Message: msg, Exit: exit}}
+}
+
+// startChanged restarts what changed and starts what should run, all agents
+// side by side, and returns one line for each that failed.
+func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Change, say progress) []string {
+	action := map[string]wire.Action{}
+	for _, c := range changes {
+		action[c.Agent] = c.Action
+	}
+	var (
+		mu     sync.Mutex
+		failed []string
+		wg     sync.WaitGroup
+	)
+	for _, a := range t.sorted() {
+		if st := t.state.Agents[a.Place.Name]; st.Stopped {
+			st.Stopped = false // up means run
+			t.state.Agents[a.Place.Name] = st
+		}
+		a.mu.Lock()
+		up := a.want && a.problem == ""
+		a.mu.Unlock()
+		if up && action[a.Place.Name] == wire.ActionKeep {
+			continue
+		}
+		wg.Go(func() {
+			if err := w.startOne(ctx, a); err != nil {
+				mu.Lock()
+				failed = append(failed, fmt.Sprintf("agent %s: %v", a.Place.Name, err))
+				mu.Unlock()
+				say(a.Place.Name, "failed: "+err.Error())
+				return
+			}
+			say(a.Place.Name, "ready")
+		})
+	}
+	wg.Wait()
+	if err := w.saveTeam(t, nil); err != nil {
+		failed = append(failed, err.Error())
+	}
+	slices.Sort(failed)
+	return failed
+}
+
+// startOne ends the agent's owner, if it has one, and gives it a new one. What
+// runs and still is as wanted is adopted, not restarted.
+func (w *Warden) startOne(ctx context.Context, a *agentRun) error {
+	a.mu.Lock()
+	cancel, done := a.cancel, a.done
+	a.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-done
+	}
+	select {
+	case err := <-a.start():
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

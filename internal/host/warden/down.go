@@ -1,0 +1,198 @@
+package warden
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"bulkhead/internal/host/ledger"
+	"bulkhead/internal/host/tree"
+	"bulkhead/internal/wire"
+)
+
+// down removes teams; an empty name means every team.
+func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (*wire.DownResult, error) {
+	w.change.Lock()
+	defer w.change.Unlock()
+	w.mu.Lock()
+	names := slices.Sorted(maps.Keys(w.teams))
+	w.mu.Unlock()
+	if req.Team != "" {
+		if _, err := w.team(req.Team); err != nil {
+			return nil, err
+		}
+		names = []string{req.Team}
+	}
+	res := &wire.DownResult{SchemaVersion: 1, Teams: names, Removed: []string{}}
+	for _, name := range names {
+		t, err := w.team(name)
+		if err != nil {
+			return nil, err
+		}
+		say("", "stopping team "+name)
+		one, err := w.removeTeam(ctx, t, req.Purge)
+		res.Removed = append(res.Removed, one.Removed...)
+		res.Kept = append(res.Kept, one.Kept...)
+		if err != nil {
+			return res, err
+		}
+	}
+	return res, nil
+}
+
+// removeTeam ends a team and removes what it has, and what all teams share
+// when it was the last. The caller holds w.change. Safe to repeat.
+func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wire.DownResult, err error) {
+	// From here on a crash goes on removing.
+	t.state.Removing = true
+	if err := w.saveTeam(t, nil); err != nil {
+		return res, err
+	}
+	if err := haltAll(ctx, t.sorted()); err != nil {
+		return res, err
+	}
+	w.mu.Lock()
+	delete(w.teams, t.name)
+	left, founded := len(w.teams), w.sys != nil
+	w.mu.Unlock()
+	if left > 0 {
+		if err := w.applyTable(ctx); err != nil {
+			return res, err
+		}
+	}
+	// By the ledger, not by the manifest: it also knows what a crashed up made.
+	for _, agent := range w.agentsOf(t) {
+		gone, kept, err := w.dismiss(ctx, w.host.Agent(t.name, agent), purge)
+		res.Removed, res.Kept = append(res.Removed, gone...), append(res.Kept, kept...)
+		if err != nil {
+			return res, fmt.Errorf("agent %s: %w", agent, err)
+		}
+	}
+	if left == 0 && founded {
+		gone, err := w.removeSystem(ctx)
+		res.Removed = append(res.Removed, gone...)
+		if err != nil {
+			return res, err
+		}
+	}
+	// Last: as long as these files stand, the next warden knows of the team.
+	dir := w.host.Team(t.name)
+	if err := errors.Join(tree.Remove(w.host.Manifest(t.name)), tree.Remove(teamStatePath(w.host, t.name))); err != nil {
+		return res, err
+	}
+	for _, d := range []string{filepath.Join(dir, "agents"), dir, filepath.Dir(dir)} {
+		_ = os.Remove(d) // only when empty: kept data stays
+	}
+	return res, nil
+}
+
+// agentsOf lists every agent of a team that may have something on this host.
+func (w *Warden) agentsOf(t *teamRun) []string {
+	names := map[string]bool{}
+	for n := range t.agents {
+		names[n] = true
+	}
+	for _, th := range w.ledger.Things(func(x ledger.Thing) bool { return x.Team == t.name && x.Agent != "" }) {
+		names[th.Agent] = true
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// haltAll ends agents side by side.
+func haltAll(ctx context.Context, agents []*agentRun) error {
+	var (
+		mu   sync.Mutex
+		errs []error
+		wg   sync.WaitGroup
+	)
+	for _, a := range agents {
+		wg.Go(func() {
+			if err := a.halt(ctx); err != nil {
+				mu.Lock()
+				errs = append(errs, fmt.Errorf("agent %s: %w", a.Place.Name, err))
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// selected finds the agents that a request names; none named means all.
+func (w *Warden) selected(req wire.AgentRequest) (*teamRun, []*agentRun, error) {
+	t, err := w.team(req.Team)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(req.Agents) == 0 {
+		return t, t.sorted(), nil
+	}
+	var out []*agentRun
+	for _, n := range req.Agents {
+		a, err := w.agent(t.name, n)
+		if err != nil {
+			return nil, nil, err
+		}
+		out = append(out, a)
+	}
+	return t, out, nil
+}
+
+// stop ends agents and keeps their accounts, rules and data.
+func (w *Warden) stop(ctx context.Context, req wire.AgentRequest) (*wire.StatusResult, error) {
+	w.change.Lock()
+	defer w.change.Unlock()
+	t, agents, err := w.selected(req)
+	if err != nil {
+		return nil, err
+	}
+	for _, a := range agents {
+		st := t.state.Agents[a.Place.Name]
+		st.Stopped = true
+		t.state.Agents[a.Place.Name] = st
+	}
+	if err := w.saveTeam(t, nil); err != nil {
+		return nil, err
+	}
+	if err := haltAll(ctx, agents); err != nil {
+		return nil, err
+	}
+	st := w.status(ctx, t.name)
+	return &st, nil
+}
+
+// restartAgents ends agents and starts them anew.
+func (w *Warden) restartAgents(ctx context.Context, req wire.AgentRequest, say progress) (*wire.StatusResult, error) {
+	w.change.Lock()
+	defer w.change.Unlock()
+	t, agents, err := w.selected(req)
+	if err != nil {
+		return nil, err
+	}
+	if err := haltAll(ctx, agents); err != nil {
+		return nil, err
+	}
+	var changes []wire.Change
+	for _, a := range t.sorted() {
+		action := wire.ActionKeep
+		if slices.Contains(agents, a) {
+			action = wire.ActionRestart
+		}
+		changes = append(changes, wire.Change{Agent: a.Place.Name, Action: action})
+	}
+	only := &teamRun{name: t.name, manifest: t.manifest, state: t.state, agents: map[string]*agentRun{}}
+	for _, a := range agents {
+		only.agents[a.Place.Name] = a
+	}
+	failed := w.startChanged(ctx, only, changes, say)
+	st := w.status(ctx, t.name)
+	if len(failed) > 0 {
+		return &st, failures(failed)
+	}
+	return &st, nil
+}

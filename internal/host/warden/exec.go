@@ -1,0 +1,192 @@
+package warden
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/wire"
+)
+
+// exec passes an operator's command to the shim of a container, and the
+// descriptors that the shim made for it back. The warden carries no data.
+func (c *call) exec() error {
+	var req wire.AgentExec
+	if err := json.Unmarshal(c.body, &req); err != nil {
+		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
+	}
+	a, err := c.w.agent(req.Team, req.Agent)
+	if err != nil {
+		return err
+	}
+	container := req.Container
+	if container == "" {
+		container = runtimeName
+	}
+	if container != runtimeName && container != gatewayName {
+		return badInput(fmt.Sprintf("agent %s has no container %q to run commands in", req.Agent, container), "the containers are runtime and gateway")
+	}
+	if len(req.Exec.Argv) == 0 {
+		return badInput("no command", "bulkhead exec "+req.Agent+" -- COMMAND")
+	}
+	shim, err := dialWire(c.ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
+	if err != nil {
+		return &fault{wire.Failure{
+			Message: fmt.Sprintf("the %s of agent %s does not run: %v", container, req.Agent, err), Exit: wire.ExitFailed,
+			Mend: "look at bulkhead status, then bulkhead restart " + req.Agent,
+		}}
+	}
+	defer func() { _ = shim.Close() }()
+	if err := shim.Send(1, wire.VerbExec, req.Exec); err != nil {
+		return err
+	}
+	// What the operator sends later (resize, signal) goes to the shim; when
+	// the operator leaves, closing the shim's connection ends the process.
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		defer func() { _ = shim.Close() }()
+		for {
+			m, files, err := c.conn.Recv()
+			closeFiles(files)
+			if err != nil {
+				return
+			}
+			if m.Verb != wire.VerbResize && m.Verb != wire.VerbSignal {
+				continue
+			}
+			if err := shim.Send(m.ID, m.Verb, m.Body); err != nil {
+				return
+			}
+		}
+	}()
+	defer func() { _ = c.conn.Close(); <-gone }()
+	for {
+		m, files, err := shim.Recv()
+		if err != nil {
+			return fmt.Errorf("the %s of agent %s ended: %w", container, req.Agent, err)
+		}
+		err = c.conn.Send(c.id, m.Verb, m.Body, files...)
+		closeFiles(files)
+		if err != nil || m.Verb == wire.VerbExited || m.Verb == wire.VerbError {
+			return nil // the operator has the answer, or has left
+		}
+	}
+}
+
+// run starts a one-off container with the agent's runtime profile.
+func (c *call) run() error {
+	var req wire.RunRequest
+	if err := json.Unmarshal(c.body, &req); err != nil {
+		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
+	}
+	a, err := c.w.agent(req.Team, req.Agent)
+	if err != nil {
+		return err
+	}
+	if len(req.Exec.Argv) == 0 {
+		return badInput("no command", "bulkhead run "+req.Agent+" -- COMMAND")
+	}
+	if req.Exec.Terminal {
+		return badInput("a one-off container has no terminal", "leave out --tty, or use bulkhead exec")
+	}
+	a.procs.Lock()
+	client := a.launcher
+	a.procs.Unlock()
+	if client == nil {
+		return &fault{wire.Failure{Message: "agent " + req.Agent + " does not run", Mend: "bulkhead up", Exit: wire.ExitFailed}}
+	}
+	inside, outside, err := stdioPipes()
+	if err != nil {
+		return err
+	}
+	spec := a.weaker(runSpec(c.w.host, &a.Agent, a.programs()))
+	spec.Name = "run-" + strings.ToLower(rand.Text()[:10])
+	spec.Cgroup = cgroupOf(&a.Agent, spec.Name)
+	spec.Command, spec.Env = req.Exec.Argv, append(spec.Env, req.Exec.Env...)
+	if req.Exec.Dir != "" {
+		spec.Dir = req.Exec.Dir
+	}
+	running := false
+	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func(one launcher.Container) error {
+		running = true
+		closeFiles(inside)
+		_ = one.PIDFD.Close()
+		err := c.conn.Send(c.id, wire.VerbStarted, wire.ExecStarted{PID: 1}, outside...)
+		closeFiles(outside)
+		return err
+	}, inside...)
+	if !running {
+		closeFiles(inside)
+		closeFiles(outside)
+		return &fault{wire.Failure{Message: "start: " + err.Error(), Exit: wire.ExitFailed}}
+	}
+	if err != nil {
+		_, kerr := client.Kill(context.WithoutCancel(c.ctx), spec.Name)
+		return errors.Join(err, kerr)
+	}
+	return c.conn.Send(c.id, wire.VerbExited, wire.ExecExited{Code: exit.Code, Signal: exit.Signal})
+}
+
+// stdioPipes makes three pipes. inside are stdin's read end and stdout's and
+// stderr's write ends; outside are the other ends, in the same order.
+func stdioPipes() (inside, outside []*os.File, err error) {
+	for i := range 3 {
+		r, w, err := os.Pipe()
+		if err != nil {
+			closeFiles(append(inside, outside...))
+			return nil, nil, fmt.Errorf("warden: pipe: %w", err)
+		}
+		if i == 0 {
+			inside, outside = append(inside, r), append(outside, w)
+		} else {
+			inside, outside = append(inside, w), append(outside, r)
+		}
+	}
+	return inside, outside, nil
+}
+
+// logs passes the descriptors of a container's log files, oldest first. They
+// are opened read-only: whoever has them can change nothing.
+func (c *call) logs() error {
+	var req wire.LogsRequest
+	if err := json.Unmarshal(c.body, &req); err != nil {
+		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
+	}
+	a, err := c.w.agent(req.Team, req.Agent)
+	if err != nil {
+		return err
+	}
+	name := req.Container
+	if name == "" {
+		name = runtimeName
+	}
+	if !slices.Contains([]string{runtimeName, gatewayName, dialerName}, name) {
+		return badInput(fmt.Sprintf("agent %s has no log of %q", req.Agent, name), "the logs are runtime, gateway and dialer")
+	}
+	base := filepath.Join(a.Place.Logs(), name+".log")
+	var files []*os.File
+	for _, path := range []string{base + ".2", base + ".1", base} {
+		f, err := os.Open(path) // #nosec G304 -- one of three names below root's folder
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			closeFiles(files)
+			return fmt.Errorf("warden: %w", err)
+		}
+		files = append(files, f)
+	}
+	defer closeFiles(files)
+	return c.conn.Send(c.id, wire.VerbResult, struct {
+		SchemaVersion int `json:"schemaVersion"`
+		Files         int `json:"files"`
+	}{1, len(files)}, files...)
+}

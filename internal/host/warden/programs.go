@@ -1,0 +1,122 @@
+package warden
+
+import (
+	"crypto/sha256"
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
+)
+
+// The programs that run inside or beside agents, by file name.
+const (
+	shimProgram  = "bulkhead-shim"
+	serveProgram = "bulkhead-serve"
+	netProgram   = "bulkhead-net"
+	probeProgram = "bulkhead-probe"
+)
+
+func agentPrograms() []string {
+	return []string{shimProgram, serveProgram, netProgram, probeProgram}
+}
+
+// programsDir is where containers find our programs.
+const programsDir = "/.bulkhead"
+
+// installPrograms copies the agents' programs from the folder of the warden's
+// own executable into a root-owned folder named after their digest, and
+// returns that digest. Agents must not run from a folder that a user or a
+// build may still write to, and all of them must run the same inode so that
+// their text is shared. A running agent keeps the build it was started with.
+func installPrograms(h layout.Host, from string) (build string, err error) {
+	sum := sha256.New()
+	for _, name := range agentPrograms() {
+		f, err := os.Open(filepath.Join(from, name)) // #nosec G304 -- beside our own executable
+		if err != nil {
+			return "", fmt.Errorf("warden: the program %s is missing beside bulkhead-warden: %w (install all six programs in one folder)", name, err)
+		}
+		if err = static(f); err == nil {
+			_, err = io.Copy(sum, f)
+		}
+		if err := errors.Join(err, f.Close()); err != nil {
+			return "", fmt.Errorf("warden: read %s: %w", name, err)
+		}
+		fmt.Fprintf(sum, "\x00%s\x00", name)
+	}
+	build = hex.EncodeToString(sum.Sum(nil)[:8])
+	dir := h.Programs(build)
+	if err := tree.MkdirAll(filepath.Dir(dir)); err != nil {
+		return "", err
+	}
+	if err := tree.MakeAll(tree.Entry{Path: dir, Mode: 0o755}); err != nil {
+		return "", err
+	}
+	for _, name := range agentPrograms() {
+		if err := installProgram(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
+			return "", err
+		}
+	}
+	return build, nil
+}
+
+// static refuses a program that needs a loader or libraries: containers of our
+// own hold nothing but the program.
+func static(f *os.File) error {
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return err
+	}
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_INTERP {
+			return errors.New("it is linked dynamically: build with CGO_ENABLED=0, as `make` does")
+		}
+	}
+	return nil
+}
+
+func installProgram(from, to string) error {
+	src, err := os.Open(from) // #nosec G304 -- beside our own executable
+	if err != nil {
+		return fmt.Errorf("warden: %w", err)
+	}
+	defer func() { _ = src.Close() }()
+	want, err := src.Stat()
+	if err != nil {
+		return fmt.Errorf("warden: %w", err)
+	}
+	// The folder's name is the digest of the content: a file of the right size
+	// was completed by a rename and is never written again.
+	if have, err := os.Lstat(to); err == nil && have.Mode().IsRegular() && have.Size() == want.Size() {
+		return nil
+	}
+	tmp := to + ".new"
+	if err := unix.Unlink(tmp); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("warden: clear %s: %w", tmp, err)
+	}
+	dst, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_EXCL|unix.O_NOFOLLOW, 0o755) // #nosec G302 G304 -- a program, in a root-owned folder
+	if err != nil {
+		return fmt.Errorf("warden: install %s: %w", to, err)
+	}
+	_, err = io.Copy(dst, src)
+	if err == nil {
+		err = dst.Chmod(0o755)
+	}
+	if err == nil {
+		err = dst.Sync()
+	}
+	if err = errors.Join(err, dst.Close()); err == nil {
+		err = os.Rename(tmp, to)
+	}
+	if err != nil {
+		return fmt.Errorf("warden: install %s: %w", to, err)
+	}
+	return nil
+}

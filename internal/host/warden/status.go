@@ -1,0 +1,220 @@
+package warden
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/host/account"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
+)
+
+func (w *Warden) statusOf(ctx context.Context, req wire.TeamRequest) (*wire.StatusResult, error) {
+	if req.Team != "" {
+		if _, err := w.team(req.Team); err != nil {
+			return nil, err
+		}
+	}
+	st := w.status(ctx, req.Team)
+	return &st, nil
+}
+
+// status reads everything from the kernel now; an empty name means every team.
+func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
+	w.mu.Lock()
+	var teams []*teamRun
+	for _, n := range slices.Sorted(maps.Keys(w.teams)) {
+		if name == "" || n == name {
+			teams = append(teams, w.teams[n])
+		}
+	}
+	w.mu.Unlock()
+	res := wire.StatusResult{SchemaVersion: 1, Teams: []wire.TeamStatus{}}
+	for _, t := range teams {
+		ts := wire.TeamStatus{Team: t.name, Agents: []wire.AgentStatus{}}
+		w.mu.Lock()
+		agents := t.sorted()
+		accepted := t.state.Accepted
+		w.mu.Unlock()
+		for _, a := range agents {
+			ts.Agents = append(ts.Agents, a.status(ctx, accepted))
+		}
+		res.Teams = append(res.Teams, ts)
+	}
+	return res
+}
+
+func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStatus {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	a.mu.Lock()
+	want, problem, restarts := a.want, a.problem, len(a.restarts)
+	a.mu.Unlock()
+	s := wire.AgentStatus{
+		Agent: a.Place.Name, Account: a.Place.Account, Range: a.IDs.String(), Restarts: restarts, Why: problem,
+		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
+	}
+	all := true
+	var pids []int
+	for _, c := range a.containers(ctx) {
+		s.Containers = append(s.Containers, c)
+		finished := c.Name == runtimeName && a.Want.Mode == team.ModeTask && c.Exit != nil
+		if !c.Running && !finished {
+			all = false
+			if s.Why == "" {
+				s.Why = c.Name + " does not run"
+			}
+		}
+		if c.Running && c.Name != dialerName {
+			pids = append(pids, c.PID)
+		}
+	}
+	inForce := true
+	for _, l := range []wire.LayerStatus{a.accountLayer(), a.podLayer(pids), a.egressLayer()} {
+		if slices.Contains(accepted, l.Layer) {
+			l.Witness = "this host lacks what it needs, accepted by the operator; " + l.Witness
+		}
+		s.Layers = append(s.Layers, l)
+		if !l.InForce {
+			inForce = false
+			if s.Why == "" {
+				s.Why = "layer " + l.Layer + " is not in force: " + l.Witness
+			}
+		}
+	}
+	s.State = stateWord(want, problem, all, inForce, len(pids) > 0)
+	if s.State == "running" && a.Want.Mode == team.ModeTask && !slices.ContainsFunc(s.Containers, func(c wire.ContainerStatus) bool {
+		return c.Name == runtimeName && c.Running
+	}) {
+		s.State = "exited"
+	}
+	return s
+}
+
+func stateWord(want bool, problem string, all, inForce, some bool) string {
+	switch {
+	case !want && !some:
+		return "stopped"
+	case all && inForce:
+		return "running"
+	case strings.Contains(problem, "given up"):
+		return "failed"
+	case want && !some:
+		return "starting"
+	}
+	return "degraded"
+}
+
+// containers asks the launcher, their parent, and the kernel.
+func (a *agentRun) containers(ctx context.Context) []wire.ContainerStatus {
+	out := []wire.ContainerStatus{
+		{Name: runtimeName, HostID: a.IDs.Runtime()}, {Name: gatewayName, HostID: a.IDs.Gateway()}, {Name: dialerName, HostID: a.IDs.Dialer},
+	}
+	if p, ok := a.peekDialer(); ok {
+		out[2].Running, out[2].PID = true, p
+		out[2].MemoryBytes = a.w.memoryOf(cgroupOf(&a.Agent, dialerName))
+	}
+	client, err := launcher.Connect(ctx, a.Place.LauncherSocket())
+	if err != nil {
+		return out
+	}
+	defer func() { _ = client.Close() }()
+	list, err := client.List(ctx)
+	if err != nil {
+		return out
+	}
+	for _, c := range list {
+		if c.PIDFD != nil {
+			_ = c.PIDFD.Close()
+		}
+		for i := range out[:2] {
+			if out[i].Name != c.Name {
+				continue
+			}
+			out[i].Since = c.Since.UTC().Format(time.RFC3339)
+			if c.State != launcher.StateRunning {
+				if c.Exit != nil {
+					out[i].Exit = &c.Exit.Code
+				}
+				continue
+			}
+			out[i].Running, out[i].PID = true, c.HostPID
+			out[i].MemoryBytes = a.w.memoryOf(cgroupOf(&a.Agent, c.Name))
+		}
+	}
+	return out
+}
+
+// peekDialer says whether the dialer runs without waiting for whoever changes
+// the agent at this moment.
+func (a *agentRun) peekDialer() (int, bool) {
+	p := a.w.adopt(a.Place.Run+"/dialer.json", a.IDs.Dialer, cgroupOf(&a.Agent, dialerName))
+	if p == nil {
+		return 0, false
+	}
+	defer func() { _ = p.pidfd.Close() }()
+	return p.identity.PID, p.alive()
+}
+
+func layer(name string, err error, witness string) wire.LayerStatus {
+	if err != nil {
+		return wire.LayerStatus{Layer: name, Witness: err.Error()}
+	}
+	return wire.LayerStatus{Layer: name, InForce: true, Witness: witness}
+}
+
+// accountLayer reads the account files back.
+func (a *agentRun) accountLayer() wire.LayerStatus {
+	d, err := account.Read("/etc")
+	if err != nil {
+		return layer("account", err, "")
+	}
+	u, ok := d.User(a.Place.Account)
+	if !ok {
+		return layer("account", fmt.Errorf("/etc/passwd does not hold %s", a.Place.Account), "")
+	}
+	r, err := d.RangeOf(u, layout.RangeSize)
+	if err == nil && (u.UID != a.IDs.Account || r.First != a.IDs.Base) {
+		err = fmt.Errorf("%s has other ids than its processes: uid %d range %d; bulkhead restart %s", a.Place.Account, u.UID, r.First, a.Place.Name)
+	}
+	return layer("account", err, fmt.Sprintf("/etc/passwd uid %d; /etc/subuid and /etc/subgid %d+%d, shared with nobody", u.UID, r.First, r.Count))
+}
+
+// podLayer reads what confines the first process of each container.
+func (a *agentRun) podLayer(pids []int) wire.LayerStatus {
+	if len(pids) == 0 {
+		return layer("pod", fmt.Errorf("no container runs"), "")
+	}
+	var seen []string
+	for _, pid := range pids {
+		c, err := confinementOf(pid)
+		if err != nil {
+			return layer("pod", err, "")
+		}
+		if err := c.check(a.IDs); err != nil {
+			return layer("pod", fmt.Errorf("process %d: %w", pid, err), "")
+		}
+		seen = append(seen, strconv.Itoa(pid))
+	}
+	return layer("pod", nil, "/proc/"+strings.Join(seen, ",")+": seccomp filter, no new privileges, no capabilities, own namespaces, ids of the range")
+}
+
+// egressLayer reads the rules of the agent's ids and its network namespaces.
+func (a *agentRun) egressLayer() wire.LayerStatus {
+	st, err := a.w.table.Inspect(a.Place.Account)
+	if err == nil && !st.InForce {
+		err = fmt.Errorf("nftables differ: %s", strings.Join(st.Difference, "; "))
+	}
+	return layer("egress", err, fmt.Sprintf("nftables table inet bulkhead: %d rules for %s, %d pins, %d packets refused", st.Rules, a.Place.Account, st.Pins, st.Refused))
+}
+
+// hostNamespace is the host's own namespace of one kind.
+func hostNamespace(kind string) (string, error) { return os.Readlink("/proc/self/ns/" + kind) }

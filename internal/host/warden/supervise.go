@@ -1,0 +1,186 @@
+package warden
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/team"
+)
+
+// Restart policy: after this many restarts within the window an agent stays
+// down and says so.
+const (
+	maxRestarts   = 5
+	restartWindow = 300 * time.Second
+	firstBackoff  = 500 * time.Millisecond
+)
+
+// start gives the agent an owner. The returned channel carries the outcome of
+// the first attempt to bring it up.
+func (a *agentRun) start() <-chan error {
+	first := make(chan error, 1)
+	ctx, cancel := context.WithCancel(a.w.ctx)
+	done := make(chan struct{})
+	a.mu.Lock()
+	a.want, a.problem, a.restarts, a.cancel, a.done = true, "", nil, cancel, done
+	a.mu.Unlock()
+	a.w.owners.Go(func() {
+		defer close(done)
+		defer cancel()
+		a.supervise(ctx, first)
+	})
+	return first
+}
+
+// halt ends the owner and then every process of the agent.
+func (a *agentRun) halt(ctx context.Context) error {
+	a.mu.Lock()
+	cancel, done := a.cancel, a.done
+	a.want, a.problem, a.cancel = false, "", nil
+	a.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		<-done
+	}
+	a.procs.Lock()
+	defer a.procs.Unlock()
+	return a.takeDown(ctx)
+}
+
+func (a *agentRun) supervise(ctx context.Context, first chan<- error) {
+	for ctx.Err() == nil {
+		a.procs.Lock()
+		err := a.bringUp(ctx)
+		a.procs.Unlock()
+		if ctx.Err() != nil {
+			err = ctx.Err()
+		}
+		if first != nil {
+			first <- err
+			first = nil
+		}
+		why := ""
+		if err == nil {
+			a.note("")
+			why = a.watch(ctx)
+		} else {
+			why = err.Error()
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		a.note(why)
+		a.w.log.Warn("agent needs a restart", "team", a.Place.Team, "agent", a.Place.Name, "why", why)
+		wait, ok := a.backoff(time.Now())
+		if !ok {
+			a.note(fmt.Sprintf("restarted %d times in %s and given up; the last time because: %s; look at `bulkhead logs %s`, then `bulkhead restart %s`",
+				maxRestarts, restartWindow, why, a.Place.Name, a.Place.Name))
+			a.w.log.Error("agent given up", "team", a.Place.Team, "agent", a.Place.Name, "why", why)
+			<-ctx.Done()
+			return
+		}
+		pause(ctx, wait)
+	}
+	if first != nil {
+		first <- ctx.Err()
+	}
+}
+
+func (a *agentRun) note(problem string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.problem = problem
+}
+
+// backoff counts one restart and says how long to wait before it. The wait
+// doubles with each restart inside the window.
+func (a *agentRun) backoff(now time.Time) (time.Duration, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	kept := a.restarts[:0]
+	for _, t := range a.restarts {
+		if now.Sub(t) < restartWindow {
+			kept = append(kept, t)
+		}
+	}
+	a.restarts = kept
+	if len(a.restarts) >= maxRestarts {
+		return 0, false
+	}
+	wait := firstBackoff << len(a.restarts)
+	a.restarts = append(a.restarts, now)
+	return wait, true
+}
+
+// errEnded stops a watch.
+var errEnded = errors.New("ended")
+
+// watch returns what ended, once something that should run has; empty when ctx
+// ended first. The end of a task's command is not a fault.
+func (a *agentRun) watch(ctx context.Context) string {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ended := make(chan string, 3)
+	a.procs.Lock()
+	client, dialer := a.launcher, a.dialer
+	a.procs.Unlock()
+	if client == nil || dialer == nil {
+		return "its processes were taken down"
+	}
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		err := client.Watch(ctx, func(e launcher.Event) error {
+			if e.Kind != launcher.EventExited || a.expected(e.Container) {
+				return nil
+			}
+			ended <- fmt.Sprintf("%s ended: %s", e.Container.Name, exitText(e.Container.Exit))
+			return errEnded
+		})
+		if err != nil && !errors.Is(err, errEnded) && ctx.Err() == nil {
+			ended <- "its launcher ended: " + err.Error()
+		}
+	}()
+	gone := make(chan struct{})
+	go func() {
+		defer close(gone)
+		dialer.wait(ctx)
+		if ctx.Err() == nil {
+			ended <- "its dialer ended"
+		}
+	}()
+	why := ""
+	select {
+	case why = <-ended:
+	case <-client.Exited():
+		why = "its launcher ended"
+	case <-ctx.Done():
+	}
+	cancel()
+	<-watched
+	<-gone
+	return why
+}
+
+// expected says whether a container's end needs no answer: one-off commands
+// and probes, and a task that is over.
+func (a *agentRun) expected(c launcher.Container) bool {
+	switch c.Name {
+	case gatewayName:
+		return false
+	case runtimeName:
+		return a.Want.Mode == team.ModeTask
+	}
+	return true
+}
+
+func exitText(e *cell.Exit) string {
+	if e == nil {
+		return "no exit status"
+	}
+	return e.String()
+}

@@ -1,0 +1,158 @@
+package warden
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/layout"
+)
+
+func TestNameServersOfResolvConf(t *testing.T) {
+	for name, c := range map[string]struct {
+		conf string
+		want []string
+	}{
+		"two, with comments":               {"# x\nnameserver 192.0.2.1\nsearch a b\nnameserver 2001:db8::1 # two\n", []string{"192.0.2.1", "2001:db8::1"}},
+		"with a zone":                      {"nameserver fe80::1%eth0\n", []string{"fe80::1"}},
+		"unreadable ones are left out":     {"nameserver x\nnameserver 192.0.2.1\n", []string{"192.0.2.1"}},
+		"none means this host":             {"", []string{"127.0.0.1"}},
+		"a line without an address counts": {"nameserver\n", []string{"127.0.0.1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var got []string
+			for _, a := range parseNameServers(c.conf) {
+				got = append(got, a.String())
+			}
+			if diff := cmp.Diff(c.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func FuzzNameServers(f *testing.F) {
+	f.Add("nameserver 192.0.2.1\n")
+	f.Fuzz(func(t *testing.T, conf string) {
+		for _, a := range parseNameServers(conf) {
+			if !a.IsValid() || a.Zone() != "" || a.Is4In6() {
+				t.Errorf("%v is not an address that a rule can hold", a)
+			}
+			if _, err := netip.ParseAddr(a.String()); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestAGroupIsFoundByItsWholeName(t *testing.T) {
+	text := "root:x:0:\nbulkhead-operators-x:x:7:\n bulkhead-operators:x:8:a,b\nbroken\n"
+	if gid, ok := groupID(text, "bulkhead-operators"); !ok || gid != 8 {
+		t.Errorf("got %d, %v; want 8", gid, ok)
+	}
+	if _, ok := groupID(text, "bulkhead"); ok {
+		t.Error("a part of a name was taken for the name")
+	}
+}
+
+// The test's own process has no filter and every capability, or is an ordinary
+// user: either way it must not pass for a confined container.
+func TestAnUnconfinedProcessDoesNotPassForAContainer(t *testing.T) {
+	c, err := confinementOf(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := layout.IDs{Account: 1, Base: uint32(os.Getuid()), Dialer: 2}
+	if err := c.check(ids); err == nil {
+		t.Errorf("%+v passes", c)
+	}
+}
+
+func TestEachMissingProtectionIsNamed(t *testing.T) {
+	const good = "Uid:\t100999\t100999\t100999\t100999\nNoNewPrivs:\t1\nSeccomp:\t2\n" +
+		"CapInh:\t0000\nCapPrm:\t0000\nCapEff:\t0000\nCapBnd:\t0000\nCapAmb:\t0000\n"
+	ids := layout.IDs{Account: 1001, Base: 100000, Dialer: 7}
+	for name, c := range map[string]struct{ old, new, problem string }{
+		"all in force":         {"x", "x", ""},
+		"no filter":            {"Seccomp:\t2", "Seccomp:\t0", "no seccomp filter"},
+		"privileges":           {"NoNewPrivs:\t1", "NoNewPrivs:\t0", "may gain privileges"},
+		"a bounding set":       {"CapBnd:\t0000", "CapBnd:\t0001", "has capabilities (CapBnd"},
+		"a foreign saved id":   {"100999\t100999\n", "0\t100999\n", "outside of the agent's range"},
+		"a set cannot be read": {"CapAmb:\t0000\n", "", "cannot be read"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := parseStatus(strings.Replace(good, c.old, c.new, 1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = got.check(ids)
+			if c.problem == "" && err != nil || c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)) {
+				t.Errorf("check says %v, want %q", err, c.problem)
+			}
+		})
+	}
+}
+
+func FuzzStatus(f *testing.F) {
+	f.Add("Uid:\t1\t1\t1\t1\nSeccomp:\t2\n")
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := parseStatus(text)
+		if err == nil && len(c.uids) != 4 {
+			t.Errorf("%d ids without an error", len(c.uids))
+		}
+	})
+}
+
+func TestRestartsAreCountedWithinTheirWindow(t *testing.T) {
+	a := &agentRun{}
+	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	last := time.Duration(0)
+	for i := range maxRestarts {
+		wait, ok := a.backoff(now)
+		if !ok || wait <= last {
+			t.Fatalf("restart %d: wait %s, %v; want more than %s", i+1, wait, ok, last)
+		}
+		last = wait
+	}
+	if _, ok := a.backoff(now); ok {
+		t.Error("one restart too many")
+	}
+	if _, ok := a.backoff(now.Add(restartWindow)); !ok {
+		t.Error("still given up after the window")
+	}
+}
+
+func TestAMissingFeatureIsRefusedUnlessItIsOptionalAndAccepted(t *testing.T) {
+	lacks := func() error { return errors.New("not here") }
+	all := []feature{
+		{layer: deny.LayerAccount, name: "there", probe: func() error { return nil }},
+		{layer: deny.LayerPod, name: "second lock", mend: "boot another kernel", probe: lacks, optional: true},
+		{layer: deny.LayerPod, name: "first lock", mend: "build another kernel", probe: lacks},
+	}
+	names := func(rs []*deny.Reason) (out []string) {
+		for _, r := range rs {
+			out = append(out, r.What)
+		}
+		return out
+	}
+	lost, refused := missing(all, nil)
+	if diff := cmp.Diff([]string{"second lock", "first lock"}, names(refused)); diff != "" || len(lost) != 0 {
+		t.Errorf("accepted nothing: lost %v, refused %s", lost, diff)
+	}
+	if !strings.Contains(refused[0].Mend, "--accept-missing pod") || strings.Contains(refused[1].Mend, "--accept-missing") {
+		t.Errorf("mends %q and %q: only what can be accepted may be offered", refused[0].Mend, refused[1].Mend)
+	}
+	lost, refused = missing(all, []string{"pod"})
+	if diff := cmp.Diff([]string{"first lock"}, names(refused)); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff([]string{"pod"}, lost); diff != "" {
+		t.Error(diff)
+	}
+}

@@ -1,0 +1,223 @@
+package warden
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/dial"
+	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/evidence"
+	"bulkhead/internal/host/account"
+	"bulkhead/internal/wire"
+)
+
+// maxAnswer bounds what a probe may say: the rest is cut, and then it is lost.
+const maxAnswer = 1 << 20
+
+// verify attacks a running team from inside.
+func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progress) (*evidence.Report, error) {
+	t, err := w.team(req.Team)
+	if err != nil {
+		return nil, err
+	}
+	q := evidence.Request{
+		Team: t.name, Only: req.Agents, Missing: map[deny.Layer]string{},
+		Progress: func(step string) { say("", step) },
+	}
+	for _, l := range t.state.Accepted {
+		q.Missing[deny.Layer(l)] = "accepted as missing by the operator (up --accept-missing)"
+	}
+	w.mu.Lock()
+	agents := t.sorted()
+	w.mu.Unlock()
+	for _, a := range agents {
+		one := a.asTarget(ctx)
+		if len(one.PIDs) > 0 {
+			q.Agents = append(q.Agents, one)
+		}
+	}
+	if !req.NoControls {
+		first, err := decoyRange()
+		if err != nil {
+			return nil, err
+		}
+		q.Decoys = &evidence.DecoyHost{
+			Self: w.cfg.Self, Programs: w.programs, FirstID: first, Scratch: filepath.Join(w.host.Run, "decoy"), CgroupRoot: w.cgroupRoot(),
+		}
+	}
+	r, err := evidence.Run(ctx, prober{w: w, team: t.name}, q)
+	if err != nil {
+		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitFailed}}
+	}
+	return r, nil
+}
+
+// asTarget describes the agent for attacks, its processes by the cgroups that
+// root owns.
+func (a *agentRun) asTarget(ctx context.Context) evidence.Agent {
+	one := evidence.Agent{
+		Name: a.Place.Name, Place: a.Place, IDs: a.IDs,
+		Proxy: dial.StaticFor(a.Want).Proxy, Dialer: insideDialer + "/dialer.sock",
+	}
+	for _, c := range a.containers(ctx) {
+		if c.Running {
+			one.PIDs = append(one.PIDs, c.PID)
+		}
+	}
+	for _, d := range a.Want.Egress {
+		if d.Host != "" && !strings.HasPrefix(d.Host, "*.") {
+			one.Listed = fmt.Sprintf("%s:%d", d.Host, d.Port)
+			break
+		}
+	}
+	return one
+}
+
+// decoyFirst is where decoys' ids are looked for: systemd leaves everything
+// from here to the top of the positive numbers to nobody
+// (https://systemd.io/UIDS-GIDS/).
+const decoyFirst = 1879048192
+
+// decoyRange finds ids that nobody on this host has.
+func decoyRange() (uint32, error) {
+	d, err := account.Read("/etc")
+	if err != nil {
+		return 0, err
+	}
+	for first := uint32(decoyFirst); first < 2147352576-evidence.DecoyIDs; first += evidence.DecoyIDs {
+		last := first + evidence.DecoyIDs - 1
+		taken := slices.ContainsFunc(slices.Concat(d.SubUID, d.SubGID), func(r account.Range) bool {
+			return r.First <= last && first <= r.Last()
+		}) || slices.ContainsFunc(d.Users, func(u account.User) bool { return u.UID >= first && u.UID <= last })
+		if !taken {
+			return first, nil
+		}
+	}
+	return 0, errors.New("no free block of ids for decoys between 1879048192 and 2147352576 in /etc/subuid; verify --no-controls does without")
+}
+
+// prober starts probes in the real places of running agents.
+type prober struct {
+	w    *Warden
+	team string
+}
+
+var _ evidence.Host = prober{}
+
+// Probe implements evidence.Host.
+func (p prober) Probe(ctx context.Context, agent string, from evidence.Position, request []byte) ([]byte, error) {
+	a, err := p.w.agent(p.team, agent)
+	if err != nil {
+		return nil, err
+	}
+	switch from {
+	case evidence.FromRuntime:
+		return a.probeThroughShim(ctx, runtimeName, request)
+	case evidence.FromGateway:
+		return a.probeThroughShim(ctx, gatewayName, request)
+	case evidence.FromAccount:
+		return a.probeAsAccount(ctx, request)
+	}
+	return nil, fmt.Errorf("no position %q", from)
+}
+
+func (a *agentRun) probeThroughShim(ctx context.Context, container string, request []byte) ([]byte, error) {
+	c, err := dialWire(ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = c.Close() }()
+	stop := context.AfterFunc(ctx, func() { _ = c.Unix().SetDeadline(time.Now()) })
+	defer stop()
+	if err := c.Send(1, wire.VerbExec, wire.ExecRequest{Argv: []string{programsDir + "/" + probeProgram}, Dir: "/"}); err != nil {
+		return nil, err
+	}
+	m, files, err := c.Recv()
+	defer closeFiles(files)
+	if err != nil {
+		return nil, err
+	}
+	var st wire.ExecStarted
+	if err := decode(m, &st); err != nil {
+		return nil, err
+	}
+	if len(files) != 3 {
+		return nil, fmt.Errorf("the shim passed %d descriptors, want 3", len(files))
+	}
+	answer, err := converse(files[0], files[1], files[2], request)
+	if err != nil {
+		return nil, err
+	}
+	_, more, err := c.Recv() // exited
+	closeFiles(more)
+	return answer, err
+}
+
+// probeAsAccount runs the probe as the bare account inside its cell.
+func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, error) {
+	client, err := launcher.Connect(ctx, a.Place.LauncherSocket())
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = client.Close() }()
+	inside, outside, err := stdioPipes()
+	if err != nil {
+		return nil, err
+	}
+	defer closeFiles(outside)
+	name := "probe-" + strings.ToLower(rand.Text()[:10])
+	spec := engine.Spec{
+		Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name, Name: name, Role: engine.RoleAccount,
+		User:    engine.User{ID: a.IDs.Account},
+		Command: []string{filepath.Join(a.programs(), probeProgram)}, Env: []string{}, Dir: "/",
+		Limits: engine.Limits{}.WithDefaults(), Cgroup: cgroupOf(&a.Agent, name),
+	}
+	_, err = client.Launch(ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
+	closeFiles(inside)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
+	defer stop()
+	answer, err := converse(outside[0], outside[1], outside[2], request)
+	if err != nil {
+		return nil, err
+	}
+	_, err = client.Wait(ctx, name)
+	return answer, err
+}
+
+// converse writes the request, closes stdin and reads the answer to its end.
+// What the probe writes to stderr explains an empty answer.
+func converse(stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
+	var errs bytes.Buffer
+	var wg sync.WaitGroup
+	wg.Go(func() { _, _ = io.Copy(&errs, io.LimitReader(stderr, 4096)) })
+	_, werr := stdin.Write(request)
+	werr = errors.Join(werr, stdin.Close())
+	answer, err := io.ReadAll(io.LimitReader(stdout, maxAnswer))
+	wg.Wait()
+	if err = errors.Join(werr, err); err != nil {
+		return nil, err
+	}
+	if len(answer) == 0 {
+		return nil, fmt.Errorf("the probe said nothing: %s", strings.TrimSpace(errs.String()))
+	}
+	if !json.Valid(answer) {
+		return nil, fmt.Errorf("the probe's answer is not JSON: %.200q", answer)
+	}
+	return answer, nil
+}

@@ -1,0 +1,269 @@
+// Package warden is the one root process of a host: it makes accounts, rules
+// and cells for every team, supervises them, and answers operators.
+//
+// # What it promises
+//
+//   - Everything is announced in the ledger before it is made.
+//   - Everything is safe to repeat: an apply after a crash at any point ends in
+//     the same state, and a down leaves nothing but the data that was asked to
+//     be kept.
+//   - Agents do not depend on it: when it ends or is killed they go on, and the
+//     next warden adopts them by their launcher's socket, their dialer's start
+//     time and their cgroups, never by what an agent could have written.
+//   - What status reports is read from the kernel when asked.
+//
+// # Concurrency
+//
+// One change to the set of teams at a time (Warden.change). Each agent has an
+// owner goroutine ([agentRun].supervise) that alone starts and stops its
+// processes. Readers take Warden.mu for the map only.
+package warden
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/cgroup"
+	"bulkhead/internal/deny"
+	"bulkhead/internal/host/account"
+	"bulkhead/internal/host/ledger"
+	"bulkhead/internal/host/nft"
+	"bulkhead/internal/host/pins"
+	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/record"
+	"bulkhead/internal/resolver"
+)
+
+// Config is one warden.
+type Config struct {
+	Host layout.Host
+	// From is the folder of the programs to install; usually that of the
+	// warden's own executable.
+	From string
+	// Self is the warden's own program, started again as a decoy host for
+	// controls. Empty: the running executable.
+	Self string
+	// Stay keeps the warden running when no team is left (systemd runs it);
+	// otherwise it ends, so that down leaves nothing behind.
+	Stay bool
+	Log  *slog.Logger
+}
+
+// Warden is a running warden.
+type Warden struct {
+	cfg      Config
+	host     layout.Host
+	log      *slog.Logger
+	programs string
+	build    string
+
+	ledger   *ledger.Ledger
+	accounts *account.Accounts
+	table    *nft.Table
+	pins     *pins.Server
+	resolver *resolver.Client
+	cgroups  *cgroup.Tree
+	// groupRoot is what cgroups was opened with; launchers and decoys open the
+	// same.
+	groupRoot string
+
+	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
+
+	mu    sync.Mutex // guards teams, sys and calls
+	teams map[string]*teamRun
+	calls int     // being answered
+	sys   *system // nil until the first team
+
+	owners sync.WaitGroup // supervisors and connections
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+// ErrRunning says that another warden serves this host.
+var ErrRunning = errors.New("another warden is running on this host")
+
+// Run takes over the host and serves operators until ctx ends, or until the
+// last team is gone and cfg.Stay is false. Agents keep running.
+func Run(ctx context.Context, cfg Config) error {
+	if cfg.Log == nil {
+		cfg.Log = slog.Default()
+	}
+	for _, dir := range []string{cfg.Host.State, filepath.Dir(cfg.Host.WardenLog())} {
+		if err := tree.MkdirAll(dir); err != nil {
+			return fmt.Errorf("warden: %w", err)
+		}
+	}
+	unlock, err := lock(ctx, cfg.Host.WardenLock())
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if err := tree.MkdirAll(cfg.Host.Run); err != nil {
+		return fmt.Errorf("warden: %w", err)
+	}
+	w, err := open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer w.close()
+	ln, err := listen(cfg.Host.WardenSocket(), 0o660, w.operatorsGroup())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ln.Close() }()
+	w.recover(w.ctx)
+	w.log.Info("ready", "socket", cfg.Host.WardenSocket())
+	w.watchTable()
+	w.watchResolverFiles()
+	w.watchIdle()
+	return w.serve(ln)
+}
+
+func open(ctx context.Context, cfg Config) (*Warden, error) {
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}}
+	var err error
+	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
+		return nil, err
+	}
+	if w.cgroups, w.groupRoot, err = openCgroups(w.host); err != nil {
+		return nil, errors.Join(err, w.ledger.Close())
+	}
+	if w.table, err = nft.Open(); err != nil {
+		return nil, errors.Join(err, w.ledger.Close())
+	}
+	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger}
+	w.resolver = resolver.NewClient(w.resolverSocket())
+	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied})
+	w.ctx, w.cancel = context.WithCancel(ctx)
+	return w, nil
+}
+
+// close lets go of everything; agents go on.
+func (w *Warden) close() {
+	w.cancel()
+	w.owners.Wait()
+	for _, c := range []func() error{w.pins.Close, w.resolver.Close, w.table.Close, w.ledger.Close} {
+		if err := c(); err != nil {
+			w.log.Warn("closing", "error", err)
+		}
+	}
+}
+
+// lockPatience is how long a warden that is ending may hold the lock.
+const lockPatience = 5 * time.Second
+
+// lock makes sure that there is one warden. The kernel drops the lock when the
+// process ends, however it ends.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600) // #nosec G304 -- layout
+	if err != nil {
+		return nil, fmt.Errorf("warden: lock: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("warden: lock %s: %w", path, err), f.Close())
+		}
+		if ctx.Err() != nil {
+			return nil, errors.Join(fmt.Errorf("warden: lock %s: %w", path, ErrRunning), f.Close())
+		}
+		pause(ctx, 10*time.Millisecond)
+	}
+}
+
+// listen makes a unix socket in a root-owned folder. A socket that a dead
+// process left there is replaced.
+func listen(path string, mode uint32, gid int) (*net.UnixListener, error) {
+	if err := unix.Unlink(path); err != nil && !errors.Is(err, unix.ENOENT) {
+		return nil, fmt.Errorf("warden: clear %s: %w", path, err)
+	}
+	// Nobody can connect between bind and chmod: connecting needs the right to
+	// write (unix(7)), which the process's mask of 022 leaves to root. The mask
+	// is not changed here: it is the whole process's, children included.
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("warden: listen: %w", err)
+	}
+	ln.SetUnlinkOnClose(false)
+	dir, err := unix.Open(filepath.Dir(path), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err == nil {
+		err = unix.Fchownat(dir, filepath.Base(path), 0, gid, unix.AT_SYMLINK_NOFOLLOW)
+		if err == nil {
+			err = unix.Fchmodat(dir, filepath.Base(path), mode, 0)
+		}
+		_ = unix.Close(dir)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("warden: open %s to its peer: %w", path, err), ln.Close())
+	}
+	return ln, nil
+}
+
+// operatorsGroup is the group that may ask read-only questions: "bulkhead",
+// when the operator made one. Otherwise root alone.
+func (w *Warden) operatorsGroup() int {
+	gid, ok := operatorsGID("/etc/group")
+	if !ok {
+		return 0
+	}
+	return int(gid)
+}
+
+// watchTable puts the table back when somebody else changed it.
+func (w *Warden) watchTable() {
+	w.owners.Go(func() {
+		for w.ctx.Err() == nil {
+			started := make(chan struct{})
+			err := w.table.Watch(w.ctx, started, w.restoreTable)
+			if w.ctx.Err() != nil {
+				return
+			}
+			w.log.Error("the watch on nftables ended; starting it again", "error", err)
+			w.restoreTable() // what changed meanwhile was not seen
+			pause(w.ctx, 200*time.Millisecond)
+		}
+	})
+}
+
+func (w *Warden) restoreTable() {
+	w.mu.Lock()
+	none := w.sys == nil
+	w.mu.Unlock()
+	if none {
+		return
+	}
+	if err := w.table.Restore(w.ctx); err != nil {
+		w.log.Error("nftables were changed by somebody else and could not be restored", "error", err)
+		return
+	}
+	w.log.Warn("nftables were changed by somebody else; restored", "table", nft.Name)
+}
+
+func (w *Warden) pinDenied(acct string, r *deny.Reason) {
+	w.log.Info("pin denied", "kind", record.Egress, "account", acct, "what", r.What, "code", r.Code, "why", r.Why, "mend", r.Mend)
+}
+
+// pause waits for d or until ctx ends.
+func pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,146 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+)
+
+// BuilderID is whom fetching runs as. No account has it, and useradd and
+// subordinate ranges do not reach it (shadow's SUB_UID_MAX is 600100000), so
+// nothing on the host belongs to it.
+const BuilderID = 2_000_000_001
+
+// passed are the variables of the host that the fetcher keeps: how to reach
+// the registries that apt and npm are configured with.
+var passed = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"}
+
+// Builder makes tars from recipes and keeps them.
+type Builder struct {
+	// Fetch is the command whose body is [Fetch]: this program with the
+	// arguments that lead there.
+	Fetch []string
+	// Cache keeps finished tars, by recipe digest. Empty keeps none.
+	Cache string
+	// Log gets progress.
+	Log io.Writer
+}
+
+// CacheDir is where tars are kept by default.
+func CacheDir() (string, error) {
+	dir, err := os.UserCacheDir() // XDG_CACHE_HOME or ~/.cache
+	if err != nil {
+		return "", fmt.Errorf("image: cache: %w: set XDG_CACHE_HOME", err)
+	}
+	return filepath.Join(dir, "bulkhead", "images"), nil
+}
+
+// Tar gives the recipe's tar, from the cache or anew. The caller closes it.
+func (b *Builder) Tar(ctx context.Context, r *Recipe) (_ *os.File, err error) {
+	digest, err := r.Digest()
+	if err != nil {
+		return nil, err
+	}
+	if b.Cache != "" {
+		if f := openCached(filepath.Join(b.Cache, digest+".tar")); f != nil {
+			_, _ = fmt.Fprintf(b.Log, "image %s: from the cache (%s)\n", r.Name, f.Name())
+			return f, nil
+		}
+	}
+	dir := b.Cache
+	if dir == "" {
+		dir = os.TempDir()
+	} else if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("image: cache: %w", err)
+	}
+	f, err := os.CreateTemp(dir, "build-*.tar")
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	if err := b.fetch(ctx, r, f); err != nil {
+		return nil, err
+	}
+	if b.Cache == "" {
+		err = os.Remove(f.Name()) // lives on as the open file
+	} else {
+		err = os.Rename(f.Name(), filepath.Join(b.Cache, digest+".tar"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	return f, nil
+}
+
+// openCached opens a finished tar that only this user could have written.
+func openCached(path string) *os.File {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // #nosec G304 -- our cache
+	if err != nil {
+		return nil
+	}
+	info, err := f.Stat()
+	if err == nil && info.Mode().IsRegular() && info.Mode()&0o022 == 0 {
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) == os.Geteuid() {
+			return f
+		}
+	}
+	_ = f.Close()
+	return nil
+}
+
+// fetch runs the unprivileged process.
+func (b *Builder) fetch(ctx context.Context, r *Recipe, out *os.File) (err error) {
+	recipe, err := json.Marshal(r)
+	if err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	dir, err := os.MkdirTemp("/var/tmp", "bulkhead-build-") // hundreds of MB: not in memory
+	if err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+
+	cmd := exec.CommandContext(ctx, b.Fetch[0], b.Fetch[1:]...) // #nosec G204 -- this program
+	cmd.Dir = dir
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(recipe), out, b.Log
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir, "TMPDIR=" + dir, "LC_ALL=C.UTF-8"}
+	for _, name := range passed {
+		if v, ok := os.LookupEnv(name); ok {
+			cmd.Env = append(cmd.Env, name+"="+v)
+		}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
+	if os.Geteuid() == 0 {
+		if u, err := user.LookupId(strconv.Itoa(BuilderID)); err == nil {
+			return fmt.Errorf("image: id %d belongs to account %s: fetching must run as an id that owns nothing", BuilderID, u.Username)
+		}
+		if err := os.Chown(dir, BuilderID, BuilderID); err != nil {
+			return fmt.Errorf("image: %w", err)
+		}
+		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: BuilderID, Gid: BuilderID}
+		// The kernel ends whatever is left when the fetcher ends.
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+	}
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("image %s: fetching failed, see above: %w", r.Name, err)
+	}
+	return nil
+}

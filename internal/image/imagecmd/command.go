@@ -1,0 +1,175 @@
+// Package imagecmd is "bulkhead image": build, import, list, rm.
+package imagecmd
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"bulkhead/internal/image"
+	"bulkhead/internal/layout"
+)
+
+// fetchName is the hidden command that this program starts itself with, as an
+// id that owns nothing.
+const fetchName = "fetch-unprivileged"
+
+// Command gives the command with its subcommands, on the store of host.
+func Command(host layout.Host) *cobra.Command {
+	store := image.NewStore(host.Images())
+	c := &cobra.Command{
+		Use:   "image",
+		Short: "Build, import, list and remove the root file systems of agents",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(buildCommand(store), importCommand(store), listCommand(store), removeCommand(store), fetchCommand())
+	return c
+}
+
+func buildCommand(store *image.Store) *cobra.Command {
+	var output string
+	var noCache, fetchOnly bool
+	c := &cobra.Command{
+		Use:   "build RECIPE.yaml",
+		Short: "Build an image from a recipe and import it",
+		Long: `Fetches what the recipe lists, as an id that owns nothing, and imports it as
+root. What was fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/bulkhead/images
+under the recipe's digest, and taken from there the next time.`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			r, err := image.ReadRecipe(args[0])
+			if err != nil {
+				return err
+			}
+			b := &image.Builder{Fetch: []string{"/proc/self/exe", "image", fetchName}, Log: c.ErrOrStderr()}
+			if !noCache {
+				if b.Cache, err = image.CacheDir(); err != nil {
+					return err
+				}
+			}
+			f, err := b.Tar(c.Context(), r)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = f.Close() }()
+			if fetchOnly {
+				return nil
+			}
+			if output != "" {
+				return save(f, output)
+			}
+			digest, err := r.Digest()
+			if err != nil {
+				return err
+			}
+			return doImport(c, store, r.Name, "recipe sha256:"+digest, f)
+		},
+	}
+	c.Flags().StringVarP(&output, "output", "o", "", "write the tar to this `file` instead of importing it")
+	c.Flags().BoolVar(&fetchOnly, "fetch-only", false, "fill the cache and import nothing")
+	c.Flags().BoolVar(&noCache, "no-cache", false, "fetch anew and keep nothing")
+	c.MarkFlagsMutuallyExclusive("fetch-only", "no-cache")
+	c.MarkFlagsMutuallyExclusive("fetch-only", "output")
+	return c
+}
+
+// save copies the tar to a file of the caller's.
+func save(f *os.File, output string) error {
+	out, err := os.Create(output) // #nosec G304 -- the operator's choice
+	if err != nil {
+		return fmt.Errorf("image build: %w", err)
+	}
+	_, err = io.Copy(out, f)
+	if err := errors.Join(err, out.Close()); err != nil {
+		return fmt.Errorf("image build: %w", err)
+	}
+	return nil
+}
+
+func importCommand(store *image.Store) *cobra.Command {
+	return &cobra.Command{
+		Use:   "import TAR NAME",
+		Short: "Import a tar of a root file system (- reads it from standard input)",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			if args[0] == "-" {
+				return doImport(c, store, args[1], "standard input", c.InOrStdin())
+			}
+			f, err := os.Open(args[0])
+			if err != nil {
+				return fmt.Errorf("image import: %w", err)
+			}
+			defer func() { _ = f.Close() }()
+			return doImport(c, store, args[1], filepath.Base(args[0]), f)
+		},
+	}
+}
+
+func doImport(c *cobra.Command, store *image.Store, name, source string, in io.Reader) error {
+	info, err := store.Import(name, source, in)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.OutOrStdout(), "image %s: %s, %d entries, %d MB\n", info.Name, info.Digest, info.Counts.Entries, info.Counts.Bytes>>20)
+	return err
+}
+
+func listCommand(store *image.Store) *cobra.Command {
+	return &cobra.Command{
+		Use:   "list",
+		Short: "List the images of this host",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			all, err := store.List()
+			if err != nil {
+				return err
+			}
+			if asJSON, err := c.Flags().GetBool("json"); err == nil && asJSON { // bulkhead's own flag
+				if all == nil {
+					all = []image.Info{}
+				}
+				return json.NewEncoder(c.OutOrStdout()).Encode(map[string]any{"schemaVersion": 1, "images": all})
+			}
+			w := tabwriter.NewWriter(c.OutOrStdout(), 0, 4, 2, ' ', 0)
+			_, _ = fmt.Fprintln(w, "NAME\tDIGEST\tMB\tIMPORTED\tSOURCE")
+			for _, i := range all {
+				_, _ = fmt.Fprintf(w, "%s\t%.19s\t%d\t%s\t%.40s\n", i.Name, i.Digest, i.Counts.Bytes>>20, i.Imported.Format("2006-01-02 15:04"), i.Source)
+			}
+			return w.Flush()
+		},
+	}
+}
+
+func removeCommand(store *image.Store) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Remove images from which nothing runs",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			var faults []error
+			for _, name := range args {
+				faults = append(faults, store.Remove(name))
+			}
+			return errors.Join(faults...)
+		},
+	}
+}
+
+func fetchCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    fetchName,
+		Short:  "The unprivileged part of build",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return image.Fetch(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+}

@@ -1,0 +1,129 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/engine"
+	"bulkhead/internal/wire"
+)
+
+// serve answers the shim protocol until the listener or ctx ends.
+func (s *shim) serve(ctx context.Context) {
+	stop := context.AfterFunc(ctx, func() { _ = s.control.Close() })
+	defer stop()
+	for {
+		c, err := s.control.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // out of descriptors: some will close
+			continue
+		}
+		s.wg.Go(func() { s.connection(c) })
+	}
+}
+
+// connection answers requests until the peer closes. An exec takes the
+// connection over.
+func (s *shim) connection(c *net.UnixConn) {
+	conn := wire.New(c)
+	defer func() { _ = conn.Close() }()
+	if !operator(c) {
+		return
+	}
+	if _, err := conn.Greet(wire.ShimProtocol, wire.ShimVersion); err != nil {
+		return
+	}
+	for {
+		m, files, err := conn.Recv()
+		for _, f := range files { // nothing of an operator's comes in
+			_ = f.Close()
+		}
+		if err != nil {
+			return
+		}
+		if m.Verb == wire.VerbExec {
+			if err := s.exec(conn, m); err != nil {
+				fail(conn, m.ID, err)
+			}
+			return
+		}
+		if err := s.answer(conn, m); err != nil {
+			fail(conn, m.ID, err)
+		}
+	}
+}
+
+func fail(conn *wire.Conn, id uint64, err error) {
+	f := wire.Failure{Message: err.Error(), Exit: wire.ExitFailed}
+	var missing *exec127
+	if errors.As(err, &missing) {
+		f.Exit, f.Mend = 127, "name a program that is in the container's image"
+	}
+	_ = conn.Send(id, wire.VerbError, f)
+}
+
+func (s *shim) answer(conn *wire.Conn, m wire.Message) error {
+	switch m.Verb {
+	case wire.VerbState:
+		return conn.Send(m.ID, wire.VerbOK, s.state())
+	case wire.VerbStop:
+		var r wire.StopRequest
+		if err := json.Unmarshal(m.Body, &r); err != nil {
+			return fmt.Errorf("stop: %w", err)
+		}
+		// The answer comes first: the end of the command ends this process.
+		if err := conn.Send(m.ID, wire.VerbOK, struct{}{}); err != nil {
+			return err
+		}
+		s.stop(unix.SIGTERM, max(time.Duration(r.GraceMillis)*time.Millisecond, time.Millisecond))
+		return nil
+	}
+	return fmt.Errorf("verb %q is not one, or needs an exec first", m.Verb)
+}
+
+func (s *shim) state() wire.ShimState {
+	st := wire.ShimState{Build: s.cfg.Build, Landlock: s.cfg.Landlock}
+	if s.handover != nil {
+		st.Listeners, st.Waiting = s.handover.state()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.command != nil {
+		st.PID = s.command.Process.Pid
+	} else if s.cfg.Mode != engine.ShimSession && st.Waiting == "" {
+		st.Waiting = "the command does not run"
+	}
+	st.Ready = st.Waiting == ""
+	return st
+}
+
+// operator says whether the peer may give orders: real root, which a
+// container without id 0 sees as the overflow id (user_namespaces(7)). The
+// container's own processes show their own id; they cannot reach the socket
+// either, it lies in a folder of root's that is not mounted here.
+func operator(c *net.UnixConn) bool {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return false
+	}
+	var cred *unix.Ucred
+	var cerr error
+	err = raw.Control(func(fd uintptr) {
+		cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) // #nosec G115 -- a descriptor
+	})
+	if err != nil || cerr != nil {
+		return false
+	}
+	const overflow = 65534
+	return cred.Uid != uint32(os.Getuid()) && (cred.Uid == 0 || cred.Uid == overflow) // #nosec G115 -- a user id
+}

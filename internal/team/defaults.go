@@ -1,0 +1,45 @@
+package team
+
+import "cmp"
+
+// defaults are what every agent starts from. All merging happens here, and
+// all values that the file does not name are set here.
+type defaults struct {
+	engine string
+	oci    string
+	limits Limits
+	egress []listed
+}
+
+func (r *reader) defaults(p place) defaults {
+	var d defaults
+	if p.node == nil {
+		return d
+	}
+	f := r.fields(p, "defaults like {engine: cell, limits: {memory: 512Mi}}", defaultsKeys...)
+	d.engine = r.choice(f["engine"], engines...)
+	d.oci = r.choice(f["ociRuntime"], ociRuntimes...)
+	if f["limits"].node != nil {
+		d.limits = r.limits(f["limits"])
+	}
+	d.egress = r.egress(f["egress"])
+	return d
+}
+
+// fill sets what the agent left open. Limits that stay zero are the engine's
+// default (engine.DefaultLimits).
+func (d defaults) fill(a *Agent) {
+	a.Engine = cmp.Or(a.Engine, d.engine, "cell")
+	if a.Engine != "cell" {
+		a.OCI = cmp.Or(a.OCI, d.oci)
+	}
+	a.Mode = cmp.Or(a.Mode, ModeService)
+	a.Limits = Limits{
+		MemoryBytes: cmp.Or(a.Limits.MemoryBytes, d.limits.MemoryBytes),
+		MilliCPU:    cmp.Or(a.Limits.MilliCPU, d.limits.MilliCPU),
+		PIDs:        cmp.Or(a.Limits.PIDs, d.limits.PIDs),
+		NoFile:      cmp.Or(a.Limits.NoFile, d.limits.NoFile),
+		CoreBytes:   cmp.Or(a.Limits.CoreBytes, d.limits.CoreBytes),
+		StopGrace:   cmp.Or(a.Limits.StopGrace, d.limits.StopGrace),
+	}
+}

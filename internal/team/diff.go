@@ -1,0 +1,232 @@
+package team
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"bulkhead/internal/wire"
+)
+
+// Digest identifies everything that the agent's containers are made from. Two
+// agents with one digest need no change; where in the file they stand does not
+// count. It stays the same across processes and builds of one manifest version.
+func (a *Agent) Digest() string {
+	c := *a
+	c.Egress = slices.Clone(a.Egress)
+	for i := range c.Egress {
+		c.Egress[i].Line, c.Egress[i].Position = 0, ""
+	}
+	// encoding/json sorts the keys of maps, and struct fields keep their order.
+	raw, err := json.Marshal(struct {
+		Version string
+		Agent   Agent
+	}{APIVersion, c})
+	if err != nil {
+		panic("team: an agent that is only text and numbers does not encode: " + err.Error())
+	}
+	sum := sha256.Sum256(raw)
+	return hex.EncodeToString(sum[:])
+}
+
+// Diff says, agent by agent and in words, what would change from old to new.
+// Either may be nil. A change of egress or hosts alone needs no restart of the
+// agent; everything else does. The order is that of new, then what is removed.
+func Diff(old, new *Manifest) []wire.Change {
+	var out []wire.Change
+	if new != nil {
+		for _, a := range new.Agents {
+			var before *Agent
+			if old != nil {
+				before = old.Agent(a.Name)
+			}
+			out = append(out, change(before, a))
+		}
+	}
+	if old != nil {
+		for _, a := range old.Agents {
+			if new == nil || new.Agent(a.Name) == nil {
+				out = append(out, wire.Change{Agent: a.Name, Action: wire.ActionRemove, Why: []string{"no longer in the manifest"}})
+			}
+		}
+	}
+	return out
+}
+
+func change(old, new *Agent) wire.Change {
+	c := wire.Change{Agent: new.Name, Action: wire.ActionCreate}
+	if old == nil {
+		return c
+	}
+	live := append(setDiff("egress", destinations(old), destinations(new)), setDiff("hosts", fixed(old.Hosts), fixed(new.Hosts))...)
+	restart := restarts(old, new)
+	c.Why = append(restart, live...)
+	switch {
+	case len(restart) > 0:
+		c.Action = wire.ActionRestart
+	case len(live) > 0:
+		c.Action = wire.ActionUpdate
+	case old.Digest() != new.Digest():
+		// Only the order of destinations differs: the rules are sets.
+		c.Action = wire.ActionUpdate
+		c.Why = []string{"egress: other order"}
+	default:
+		c.Action = wire.ActionKeep
+	}
+	return c
+}
+
+// restarts lists what differs in fields that containers are made from.
+func restarts(old, new *Agent) []string {
+	var why []string
+	one := func(field, a, b string) {
+		if a != b {
+			why = append(why, fmt.Sprintf("%s: %s -> %s", field, dash(a), dash(b)))
+		}
+	}
+	if old.Role != new.Role {
+		why = append(why, "role: changed")
+	}
+	one("image", old.Image, new.Image)
+	one("rootfs", old.Rootfs, new.Rootfs)
+	one("command", words(old.Command), words(new.Command))
+	// Values of variables may be private: names only.
+	why = append(why, mapDiff("env", old.Env, new.Env)...)
+	one("mode", string(old.Mode), string(new.Mode))
+	one("workspace", old.Workspace, new.Workspace)
+	why = append(why, setDiff("mounts", mounted(old.Mounts), mounted(new.Mounts))...)
+	why = append(why, setDiff("ports", numbers(old.Ports), numbers(new.Ports))...)
+	why = append(why, setDiff("channels", old.Channels, new.Channels)...)
+	why = append(why, mapDiff("secrets", old.Secrets, new.Secrets)...)
+	one("knowledge", old.Knowledge, new.Knowledge)
+	one("engine", old.Engine, new.Engine)
+	one("ociRuntime", old.OCI, new.OCI)
+	a, b := old.Limits, new.Limits
+	one("limits.memory", size(a.MemoryBytes), size(b.MemoryBytes))
+	one("limits.cpu", number(a.MilliCPU, "m"), number(b.MilliCPU, "m"))
+	one("limits.pids", number(a.PIDs, ""), number(b.PIDs, ""))
+	one("limits.noFile", number(int64(a.NoFile), ""), number(int64(b.NoFile), "")) // #nosec G115 -- bounded by Parse
+	one("limits.core", size(int64(a.CoreBytes)), size(int64(b.CoreBytes)))         // #nosec G115 -- bounded by Parse
+	one("limits.stopGrace", grace(a.StopGrace), grace(b.StopGrace))
+	return why
+}
+
+// setDiff lists what was added to and taken from a set.
+func setDiff(field string, old, new []string) []string {
+	var out []string
+	for _, x := range new {
+		if !contains(old, x) {
+			out = append(out, field+": + "+x)
+		}
+	}
+	for _, x := range old {
+		if !contains(new, x) {
+			out = append(out, field+": - "+x)
+		}
+	}
+	return out
+}
+
+func mapDiff(field string, old, new map[string]string) []string {
+	var out []string
+	for _, k := range slices.Sorted(maps.Keys(new)) {
+		if before, ok := old[k]; !ok {
+			out = append(out, field+": + "+k)
+		} else if before != new[k] {
+			out = append(out, field+": changed "+k)
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(old)) {
+		if _, ok := new[k]; !ok {
+			out = append(out, field+": - "+k)
+		}
+	}
+	return out
+}
+
+func destinations(a *Agent) []string {
+	out := make([]string, len(a.Egress))
+	for i, d := range a.Egress {
+		out[i] = d.Target()
+		if d.SNI == SNIAny && d.Host != "" && d.Host != "host" {
+			out[i] += " (sni: any)"
+		}
+	}
+	return out
+}
+
+func fixed(hosts map[string][]netip.Addr) []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		for _, a := range hosts[name] {
+			out = append(out, name+" = "+a.String())
+		}
+	}
+	return out
+}
+
+func mounted(list []Mount) []string {
+	out := make([]string, len(list))
+	for i, m := range list {
+		out[i] = m.Host + " at " + m.Target
+	}
+	return out
+}
+
+func numbers(list []uint16) []string {
+	out := make([]string, len(list))
+	for i, n := range list {
+		out[i] = strconv.Itoa(int(n))
+	}
+	return out
+}
+
+// words shows a command so that two different ones never look alike.
+func words(list []string) string {
+	out := make([]string, len(list))
+	for i, w := range list {
+		out[i] = w
+		if w == "" || strings.ContainsAny(w, " \t\n\"'\\") {
+			out[i] = strconv.Quote(w)
+		}
+	}
+	return strings.Join(out, " ")
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "(none)"
+	}
+	return s
+}
+
+func number(n int64, unit string) string {
+	if n == 0 {
+		return "(default)"
+	}
+	return strconv.FormatInt(n, 10) + unit
+}
+
+func size(n int64) string {
+	switch {
+	case n == 0:
+		return "(default)"
+	case n%(1<<20) == 0:
+		return strconv.FormatInt(n>>20, 10) + "Mi"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func grace(d time.Duration) string {
+	if d == 0 {
+		return "(default)"
+	}
+	return d.String()
+}

@@ -1,0 +1,90 @@
+package team
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+)
+
+// rendered writes a manifest out in full. JSON is YAML, so Parse reads it.
+func rendered(m *Manifest) []byte {
+	type object = map[string]any
+	agents := object{}
+	// Agents keep the order of the file; a JSON object is sorted, so the test
+	// writes the object by hand.
+	var order []string
+	for _, a := range m.Agents {
+		o := object{"mode": a.Mode, "engine": a.Engine}
+		set := func(key string, value any, present bool) {
+			if present {
+				o[key] = value
+			}
+		}
+		set("role", a.Role, a.Role != "")
+		set("image", a.Image, a.Image != "")
+		set("rootfs", a.Rootfs, a.Rootfs != "")
+		set("command", a.Command, len(a.Command) > 0)
+		set("env", a.Env, len(a.Env) > 0)
+		set("workspace", a.Workspace, a.Workspace != "")
+		set("knowledge", a.Knowledge, a.Knowledge != "")
+		set("ports", a.Ports, len(a.Ports) > 0)
+		set("channels", a.Channels, len(a.Channels) > 0)
+		set("secrets", a.Secrets, len(a.Secrets) > 0)
+		set("hosts", a.Hosts, len(a.Hosts) > 0)
+		set("ociRuntime", a.OCI, a.OCI != "")
+		var mounts []object
+		for _, x := range a.Mounts {
+			mounts = append(mounts, object{"host": x.Host, "path": x.Target})
+		}
+		set("mounts", mounts, len(mounts) > 0)
+		var egress []any
+		for _, d := range a.Egress {
+			if d.Host == "" || d.Host == "host" {
+				egress = append(egress, d.Target())
+				continue
+			}
+			egress = append(egress, object{"to": d.Target(), "sni": d.SNI})
+		}
+		set("egress", egress, len(egress) > 0)
+		l := object{}
+		put := func(key string, value string, present bool) {
+			if present {
+				l[key] = value
+			}
+		}
+		put("memory", strconv.FormatInt(a.Limits.MemoryBytes, 10), a.Limits.MemoryBytes > 0)
+		put("cpu", strconv.FormatInt(a.Limits.MilliCPU, 10)+"m", a.Limits.MilliCPU > 0)
+		put("pids", strconv.FormatInt(a.Limits.PIDs, 10), a.Limits.PIDs > 0)
+		put("noFile", strconv.FormatUint(a.Limits.NoFile, 10), a.Limits.NoFile > 0)
+		put("core", strconv.FormatUint(a.Limits.CoreBytes, 10), a.Limits.CoreBytes > 0)
+		put("stopGrace", a.Limits.StopGrace.String(), a.Limits.StopGrace > 0)
+		set("limits", l, len(l) > 0)
+		agents[a.Name] = o
+		order = append(order, a.Name)
+	}
+	var b bytes.Buffer
+	b.WriteString("{\"apiVersion\":" + quoted(m.APIVersion) + ",\"team\":" + quoted(m.Team) + ",\"agents\":{")
+	for i, name := range order {
+		if i > 0 {
+			b.WriteString(",")
+		}
+		b.WriteString(quoted(name) + ":" + quoted(agents[name]))
+	}
+	b.WriteString("}}")
+	var pretty bytes.Buffer
+	if err := json.Indent(&pretty, b.Bytes(), "", "  "); err != nil {
+		panic(err) // the test's own JSON
+	}
+	pretty.WriteByte('\n')
+	return pretty.Bytes()
+}
+
+func quoted(v any) string {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		panic(err) // the test's own values
+	}
+	return string(bytes.TrimSpace(b.Bytes()))
+}

@@ -1,0 +1,159 @@
+package team
+
+import (
+	"encoding/json"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/invopop/jsonschema"
+)
+
+// The document as editors see it. These types exist for the schema alone: the
+// parser reads the YAML tree itself, because it owes a place to every fault.
+type (
+	document struct {
+		APIVersion string              `json:"apiVersion" jsonschema:"enum=bulkhead/v1,description=Version of the manifest"`
+		Team       nameWord            `json:"team" jsonschema:"description=The team's name; accounts are called bh-TEAM-AGENT"`
+		Defaults   *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
+		Agents     map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
+	}
+	docDefaults struct {
+		Engine string      `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman"`
+		OCI    string      `json:"ociRuntime,omitempty" jsonschema:"enum=runc,enum=crun,enum=runsc,enum=krun"`
+		Limits *docLimits  `json:"limits,omitempty"`
+		Egress []docEgress `json:"egress,omitempty" jsonschema:"description=Added to every agent's own"`
+	}
+	docAgent struct {
+		Role      string               `json:"role,omitempty" jsonschema:"description=What the agent is for"`
+		Image     string               `json:"image,omitempty" jsonschema:"description=A name in the image store; either image or rootfs"`
+		Rootfs    string               `json:"rootfs,omitempty" jsonschema:"description=An absolute folder of the host; either image or rootfs"`
+		Command   []scalar             `json:"command,omitempty" jsonschema:"description=The program and its words; needed unless the mode is session,minItems=1"`
+		Env       map[string]scalar    `json:"env,omitempty" jsonschema:"description=Plain variables; never secrets"`
+		Mode      string               `json:"mode,omitempty" jsonschema:"enum=service,enum=session,enum=task,default=service"`
+		Workspace string               `json:"workspace,omitempty" jsonschema:"description=A folder to begin with; relative to the manifest"`
+		Mounts    []docMount           `json:"mounts,omitempty" jsonschema:"description=Read-only folders or files of the host"`
+		Ports     []port               `json:"ports,omitempty" jsonschema:"description=TCP ports that the agent listens on"`
+		Egress    []docEgress          `json:"egress,omitempty" jsonschema:"description=The only destinations that exist for the agent"`
+		Hosts     map[string]addresses `json:"hosts,omitempty" jsonschema:"description=Fixed addresses of listed names; instead of DNS"`
+		Channels  []nameWord           `json:"channels,omitempty" jsonschema:"description=Message channels"`
+		Secrets   map[string]secret    `json:"secrets,omitempty" jsonschema:"description=References to secrets"`
+		Knowledge string               `json:"knowledge,omitempty" jsonschema:"description=A folder of Markdown notes; relative to the manifest"`
+		Limits    *docLimits           `json:"limits,omitempty"`
+		Engine    string               `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman,default=cell"`
+		OCI       string               `json:"ociRuntime,omitempty" jsonschema:"enum=runc,enum=crun,enum=runsc,enum=krun,description=With engine podman only"`
+	}
+	docLimits struct {
+		Memory    quantity `json:"memory,omitempty" jsonschema:"description=Bytes: 512Mi or 1.5Gi or 1G"`
+		CPU       quantity `json:"cpu,omitempty" jsonschema:"description=Cores: 1 or 0.5 or 500m"`
+		PIDs      int      `json:"pids,omitempty" jsonschema:"minimum=8,maximum=32768"`
+		NoFile    int      `json:"noFile,omitempty" jsonschema:"minimum=64,maximum=1048576"`
+		Core      quantity `json:"core,omitempty" jsonschema:"description=Bytes of a core file; 0 means none"`
+		StopGrace string   `json:"stopGrace,omitempty" jsonschema:"description=A time like 10s"`
+	}
+	docMount struct {
+		Host string `json:"host" jsonschema:"description=Absolute path on the host"`
+		Path string `json:"path" jsonschema:"description=Absolute path inside"`
+	}
+	docTo struct {
+		To  string `json:"to" jsonschema:"description=host:port"`
+		SNI string `json:"sni,omitempty" jsonschema:"enum=exact,enum=any,default=exact"`
+	}
+
+	scalar    struct{}
+	quantity  struct{}
+	nameWord  struct{}
+	port      struct{}
+	secret    struct{}
+	addresses struct{}
+	docEgress struct{}
+)
+
+func types(names ...string) []*jsonschema.Schema {
+	out := make([]*jsonschema.Schema, len(names))
+	for i, n := range names {
+		out[i] = &jsonschema.Schema{Type: n}
+	}
+	return out
+}
+
+func (scalar) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{OneOf: types("string", "number", "boolean")}
+}
+
+func (quantity) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{OneOf: types("string", "number")}
+}
+
+func (nameWord) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "string", Pattern: name().String()}
+}
+
+func (port) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "integer", Minimum: "1", Maximum: "65535"}
+}
+
+func (secret) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{Type: "string", Pattern: reference().String()}
+}
+
+func (addresses) JSONSchema() *jsonschema.Schema {
+	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{{Type: "string"}, {Type: "array", Items: &jsonschema.Schema{Type: "string"}}}}
+}
+
+func (docEgress) JSONSchema() *jsonschema.Schema {
+	to := (&jsonschema.Reflector{ExpandedStruct: true, Anonymous: true}).Reflect(docTo{})
+	to.Version = ""
+	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{
+		{Type: "string", Description: "host:port, *.suffix:port, host:PORT for one loopback service of the host, or address:port"}, to,
+	}}
+}
+
+func TestSchemaIsTheOneThatIsPublished(t *testing.T) {
+	r := &jsonschema.Reflector{Anonymous: true}
+	s := r.Reflect(document{})
+	s.ID = "https://bulkhead.invalid/bulkhead.schema.json"
+	s.Title = "Bulkhead manifest"
+	s.Description = "A team of agents. `bulkhead plan` checks more than a schema can say."
+	raw, err := json.MarshalIndent(s, "", "  ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	golden(t, "../../docs/bulkhead.schema.json", append(raw, '\n'))
+}
+
+func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
+	for _, c := range []struct {
+		what any
+		keys []string
+	}{
+		{document{}, topKeys},
+		{docDefaults{}, defaultsKeys},
+		{docAgent{}, agentKeys},
+		{docLimits{}, limitKeys},
+		{docMount{}, mountKeys},
+		{docTo{}, egressKeys},
+	} {
+		typ := reflect.TypeOf(c.what)
+		var got []string
+		for i := range typ.NumField() {
+			f := typ.Field(i)
+			key, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			got = append(got, key)
+			var enum []string
+			for _, part := range strings.Split(f.Tag.Get("jsonschema"), ",") {
+				if word, ok := strings.CutPrefix(part, "enum="); ok {
+					enum = append(enum, word)
+				}
+			}
+			want := map[string][]string{"engine": engines, "ociRuntime": ociRuntimes, "mode": modes, "sni": sniModes, "apiVersion": {APIVersion}}[key]
+			if !slices.Equal(enum, want) {
+				t.Errorf("%s.%s: words %v, the parser takes %v", typ.Name(), key, enum, want)
+			}
+		}
+		if !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(c.keys))) {
+			t.Errorf("%s has %v, the parser %v", typ.Name(), got, c.keys)
+		}
+	}
+}

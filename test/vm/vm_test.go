@@ -1,0 +1,161 @@
+//go:build vm
+
+package vm
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// The folder in the guest, laid out like the repository: bin/, go.mod, and each
+// package's folder with its test program and testdata.
+const there = "/bulkhead"
+
+// packages are those whose own tests touch what differs between hosts:
+// cgroup version 2 and systemd, AppArmor, a newer kernel.
+var packages = []string{
+	"internal/cgroup", "internal/engine/cell", "internal/engine/launcher", "internal/host/nft", "internal/host/account",
+	"internal/host/warden", "test/system",
+}
+
+func TestDebian13(t *testing.T) {
+	h := arrive(t, "trixie", append(packages, "test/vm/inside"))
+	t.Run("the host is what the rest takes it for", func(t *testing.T) {
+		h.run(t, "/", `
+[ "$(cat /proc/1/comm)" = systemd ]
+grep -qw memory /sys/fs/cgroup/cgroup.controllers
+grep -q apparmor /sys/kernel/security/lsm
+uname -a`)
+	})
+	for _, p := range append([]string{"test/vm/inside"}, packages...) {
+		t.Run(p, func(t *testing.T) { h.test(t, p, "Debian12") })
+	}
+}
+
+func TestDebian12(t *testing.T) {
+	h := arrive(t, "bookworm", []string{"test/vm/inside"})
+	h.test(t, "test/vm/inside", "", "-test.run=Debian12")
+}
+
+// guest is a host with our programs in it.
+type guest struct{ *Machine }
+
+// arrive gives a fresh host of a suite with the programs and the test programs
+// of packages.
+func arrive(t *testing.T, suite string, packages []string) guest {
+	t.Helper()
+	image, err := Open(t.Context(), ".", suite)
+	if errors.Is(err, ErrUnavailable) {
+		t.Skipf("expected: no virtual host here: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := build(t, packages)
+	m, err := Boot(t.Context(), image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := m.Put(t.Context(), tree, there); err != nil {
+		t.Fatal(err)
+	}
+	return guest{m}
+}
+
+// build lays out what the guest gets.
+func build(t *testing.T, packages []string) string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := t.TempDir()
+	sh(t, root, fmt.Sprintf(`
+mkdir -p %[1]s/bin %[1]s/path
+cp go.mod %[1]s/
+cp -r deploy %[1]s/
+cp test/vm/prebuilt %[1]s/path/go
+go build -trimpath -ldflags='-s -w' -o %[1]s/bin/ ./cmd/...`, to))
+	for _, p := range packages {
+		sh(t, root, fmt.Sprintf(`
+mkdir -p %[1]s/%[2]s
+[ ! -d %[2]s/testdata ] || cp -r %[2]s/testdata %[1]s/%[2]s/
+go test -c -trimpath -ldflags='-s -w' -tags vm -o %[1]s/%[2]s/test ./%[2]s
+[ -e %[1]s/%[2]s/test ] || { echo "no tests in %[2]s"; exit 1; }`, to, p))
+	}
+	return to
+}
+
+func sh(t *testing.T, dir, script string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", script)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has another C library
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s\n%v\n%s", script, err, out)
+	}
+}
+
+// run runs a script in the guest; the test fails when the script does.
+func (g guest) run(t *testing.T, dir, script string) {
+	t.Helper()
+	var out bytes.Buffer
+	exit, err := g.Run(t.Context(), io.MultiWriter(&out, marked{t.Output()}), "bash", "-euo", "pipefail", "-c",
+		"export PATH="+there+"/path:$PATH; cd "+dir+"\n"+script)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if exit != 0 {
+		t.Errorf("exit %d in the guest", exit)
+	}
+	skipped(t, out.String())
+}
+
+// test runs the test program of a package in the guest, without the tests of
+// another host.
+func (g guest) test(t *testing.T, pkg, not string, args ...string) {
+	t.Helper()
+	if not != "" {
+		args = append(args, "-test.skip="+not)
+	}
+	g.run(t, there+"/"+pkg, "./test -test.v -test.timeout=15m "+strings.Join(args, " "))
+}
+
+// skipped fails the test when the guest skipped one that nobody expected to be:
+// what was skipped proves nothing.
+func skipped(t *testing.T, out string) {
+	t.Helper()
+	reason := ""
+	for line := range strings.Lines(out) {
+		switch {
+		case strings.Contains(line, "_test.go:"):
+			reason = line
+		case strings.Contains(line, "--- SKIP") && !strings.Contains(reason, "expected:") && !strings.Contains(reason, "skipped in its throwaway host"):
+			t.Errorf("skipped in the guest: %s%s", line, reason)
+		}
+	}
+}
+
+// marked marks the guest's lines, so that its "--- FAIL" is not taken for ours.
+type marked struct{ to io.Writer }
+
+func (m marked) Write(b []byte) (int, error) {
+	for line := range bytes.Lines(b) {
+		if _, err := fmt.Fprintf(m.to, "vm| %s\n", bytes.TrimRight(line, "\n")); err != nil {
+			return 0, err
+		}
+	}
+	return len(b), nil
+}
