@@ -58,7 +58,7 @@ type Config struct {
 	Stay bool
 	// Build names the warden's own build to operators.
 	Build string
-	Log  *slog.Logger
+	Log   *slog.Logger
 }
 
 // Warden is a running warden.
