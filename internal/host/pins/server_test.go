@@ -212,7 +212,9 @@ func TestNothingIsPinnedThatTheGuardRefuses(t *testing.T) {
 	if n.Pinned != 1 || n.Denied != 7 || n.ByCode[deny.NotListed] != 2 {
 		t.Fatalf("%+v", n)
 	}
+	f.kernel.mu.Lock()
 	f.kernel.fail = true
+	f.kernel.mu.Unlock()
 	if _, code := f.pin(t, "api.example.com", 443); code != deny.PinFailed {
 		t.Fatalf("when the kernel refuses: %q", code)
 	}
