@@ -46,9 +46,10 @@ demo: build ## two agents in a throwaway host; HOST=here uses this machine
 	examples/pair/demo.sh
 
 .PHONY: bench
-bench: build ## measure, and write docs/benchmarks.md
+bench: build ## measure; writes docs/benchmarks.md and prints the rest
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root: run sudo make bench" >&2; exit 1; }
 	bench/run
+	BULKHEAD_BENCH=1 go test -count=1 -v -run . ./bench/
 
 .PHONY: lint
 lint: go ## formatting and linters, at pinned versions
@@ -59,7 +60,7 @@ fuzz: go ## every fuzz target for FUZZTIME (default 30s)
 	grep -rl --include='*_test.go' '^func Fuzz' cmd internal test 2>/dev/null | sort | while read -r file; do
 	  sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$file" | while read -r target; do
 	    echo "$$target in $$(dirname "$$file")"
-	    go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $${FUZZTIME:-30s}
+	    go test "./$$(dirname "$$file")" -run '^$$' -fuzz "^$$target\$$" -fuzztime $${FUZZTIME:-30s} -fuzzminimizetime 10x
 	  done
 	done
 

@@ -28,7 +28,7 @@ const rounds = 400
 
 func agent() *team.Agent {
 	a := &team.Agent{Name: "writer", Hosts: map[string][]netip.Addr{"api.example.com": {netip.MustParseAddr("203.0.113.10")}}}
-	for _, p := range []uint16{80, 443, 8080, 9000} {
+	for _, p := range []uint16{80, 443, 8080, 9000, 9001} {
 		a.Egress = append(a.Egress, team.Destination{Host: "api.example.com", Port: p, SNI: team.SNIExact})
 	}
 	for i := range rounds {

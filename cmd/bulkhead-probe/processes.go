@@ -4,10 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/evidence/attempt"
 )
 
 // processIDs lists every process that /proc shows.
@@ -49,15 +53,11 @@ func owner(pid int) (uint32, error) {
 // of its own, a number of the host can mean one of its own processes.
 func (t *trial) mine(pid int) bool {
 	id, err := owner(pid)
-	if err != nil {
-		return false
-	}
-	for _, s := range t.Own {
-		if s.Holds(id) {
-			return true
-		}
-	}
-	return false
+	return err == nil && t.own(id)
+}
+
+func (t *trial) own(id uint32) bool {
+	return slices.ContainsFunc(t.Own, func(s attempt.Span) bool { return s.Holds(id) })
 }
 
 // seeProcesses looks for any process of somebody else, and for the targets by
@@ -72,7 +72,9 @@ func seeProcesses(t *trial) error {
 		if pid == 1 || pid == os.Getpid() {
 			continue // its own init, and itself; the host's init never comes alone
 		}
-		if id, err := owner(pid); err == nil && !t.mine(pid) {
+		// One look: a process of our own that ends between two of them would
+		// pass for somebody else's.
+		if id, err := owner(pid); err == nil && !t.own(id) {
 			t.saw("sees process %d of id %d", pid, id)
 			found = ""
 			break
@@ -95,14 +97,30 @@ func (t *trial) eachTarget(what string, try func(pid int) error) error {
 		return errors.New("the request names no process")
 	}
 	for _, pid := range t.PIDs {
-		err := try(pid)
-		if err == nil && t.mine(pid) {
-			err = absent
-		}
+		err := t.confirm(pid, try)
 		if t.step(what+strconv.Itoa(pid), err) {
 			t.saw("reached process %d", pid)
 			return nil
 		}
+	}
+	return nil
+}
+
+// confirm tries until it is clear whose process was reached. One that went
+// through, but cannot be looked at, may have been a short-lived process of the
+// attacker's own which has just ended: then the number soon means nobody.
+func (t *trial) confirm(pid int, try func(pid int) error) error {
+	for range 5 {
+		if err := try(pid); err != nil {
+			return err
+		}
+		if t.mine(pid) {
+			return absent
+		}
+		if _, err := owner(pid); err == nil {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 	return nil
 }

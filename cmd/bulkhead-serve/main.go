@@ -67,6 +67,7 @@ func run(ctx context.Context, args []string) error {
 		return fmt.Errorf("descriptor 3 is not a unix socket; %w", errUsage)
 	}
 	u.SetUnlinkOnClose(false) // the path is the warden's
+	gateway.Tune()
 	return gateway.Serve(ctx, u, cfg, os.Stdout)
 }
 

@@ -78,7 +78,10 @@ func (a *app) execRequest(argv []string, tty bool) wire.ExecRequest {
 	if t := os.Getenv("TERM"); t != "" {
 		e.Env = []string{"TERM=" + t}
 	}
-	if cols, rows, err := term.GetSize(int(a.out.Fd())); err == nil { // #nosec G115 -- a descriptor
+	// A terminal that does not know its size has 0 by 0, on which some programs
+	// fail; this is what terminals began with.
+	e.Rows, e.Cols = 24, 80
+	if cols, rows, err := term.GetSize(int(a.out.Fd())); err == nil && rows > 0 && cols > 0 { // #nosec G115 -- a descriptor
 		e.Rows, e.Cols = uint16(rows), uint16(cols) // #nosec G115 -- the kernel's own 16-bit numbers
 	}
 	return e

@@ -75,6 +75,9 @@ func (a *app) changes(list []wire.Change, heads map[wire.Action]string) {
 }
 
 func (a *app) missing(layers []string) {
+	if len(layers) > 0 {
+		fmt.Fprintln(a.out)
+	}
 	for _, l := range layers {
 		fmt.Fprintln(a.out, "Not in force on this host: layer "+terminal.Line(l))
 	}

@@ -33,14 +33,17 @@ when all of its containers run and every layer was read back as in force.`,
 				a.next("`sudo bulkhead up` puts a manifest in force")
 				return nil
 			}
-			a.teams(res)
+			if a.teams(res) {
+				a.next("`bulkhead logs AGENT` shows what it printed", "`sudo bulkhead restart AGENT` makes it anew")
+			}
 			return nil
 		},
 	}
 }
 
-// teams prints each team's table and, below it, why an agent is not running.
-func (a *app) teams(res wire.StatusResult) {
+// teams prints each team's table and, below it, what is wrong; it says whether
+// something is.
+func (a *app) teams(res wire.StatusResult) (wrong bool) {
 	for i, t := range res.Teams {
 		if i > 0 {
 			fmt.Fprintln(a.out)
@@ -55,19 +58,23 @@ func (a *app) teams(res wire.StatusResult) {
 			if s.Why != "" {
 				below = append(below, s.Agent+": "+s.Why)
 			}
+			if s.State == "stopped" {
+				notes = nil // nothing runs that the layers would have to hold
+			}
 			for _, n := range notes {
 				below = append(below, s.Agent+": "+n)
 			}
 		}
 		tab.write(a.out, a.colour)
 		if len(below) > 0 {
+			wrong = true
 			fmt.Fprintln(a.out)
 			for _, l := range below {
 				fmt.Fprintln(a.out, "  "+terminal.Line(l))
 			}
-			a.next("`bulkhead logs AGENT` shows what it printed", "`sudo bulkhead restart AGENT` makes it anew")
 		}
 	}
+	return wrong
 }
 
 func statePaint(state string) string {

@@ -2,10 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"bulkhead/internal/client"
 	"bulkhead/internal/wire"
 )
 
@@ -37,26 +39,48 @@ func (a *app) up(ctx context.Context, file string, accept []string) error {
 		return err
 	}
 	req.AcceptMissing = accept
-	if err := a.ensureWarden(ctx); err != nil {
-		return err
-	}
 	var res wire.ApplyResult
-	if err := a.client().Call(ctx, wire.VerbApply, req, &res, a.progress); err != nil {
-		return err
+	for {
+		if err := a.ensureWarden(ctx); err != nil {
+			return err
+		}
+		err := a.client().Call(ctx, wire.VerbApply, req, &res, a.progress)
+		if client.NotRunning(err) {
+			continue // the one that greeted was just ending
+		}
+		if err != nil {
+			return err
+		}
+		break
 	}
 	if a.json {
-		return a.printJSON(res)
+		return errors.Join(a.printJSON(res), unwell(res.Status))
 	}
 	heads := map[wire.Action]string{
 		wire.ActionCreate: "created", wire.ActionUpdate: "updated, not restarted", wire.ActionRestart: "restarted",
 		wire.ActionRemove: "removed", wire.ActionKeep: "kept",
 	}
-	fmt.Fprintf(a.out, "Team %s is up\n\n", m.Team)
 	a.changes(res.Changes, heads)
 	fmt.Fprintln(a.out)
 	a.teams(res.Status)
+	if err := unwell(res.Status); err != nil {
+		a.next("`sudo bulkhead logs AGENT` shows what it printed", "`sudo bulkhead up` may be repeated at any time")
+		return err
+	}
 	first := m.Agents[0].Name
 	a.next("`sudo bulkhead verify` attacks every wall and shows what held",
 		"`sudo bulkhead exec "+first+" -- sh` opens a shell inside "+first)
+	return nil
+}
+
+// unwell makes up end with 1 when an agent does not stand as the manifest asks.
+func unwell(s wire.StatusResult) error {
+	for _, t := range s.Teams {
+		for _, a := range t.Agents {
+			if a.State == "failed" || a.State == "degraded" {
+				return exitCode(wire.ExitFailed)
+			}
+		}
+	}
 	return nil
 }

@@ -32,7 +32,8 @@ or a control did not bite.`,
 }
 
 // matrix is what verify shows of the report; the report itself is printed as
-// it came (docs/contracts/json/verify.json).
+// it came (docs/contracts/verify.md). The types are not those of
+// internal/evidence: linking the attacks would make the command line large.
 type matrix struct {
 	SchemaVersion int             `json:"schemaVersion"`
 	Team          string          `json:"team"`
@@ -40,10 +41,21 @@ type matrix struct {
 	Attacks       int             `json:"attacks"`
 	Denied        int             `json:"denied"`
 	Succeeded     int             `json:"succeeded"`
+	Unproven      int             `json:"unproven"`
 	NotRun        int             `json:"not_run"`
 	Controls      struct {
-		Run int `json:"run"`
-		Bit int `json:"bit"`
+		Run    int `json:"run"`
+		Bit    int `json:"bit"`
+		NotRun int `json:"not_run"`
+		Rows   []struct {
+			Attack    string `json:"attack"`
+			Mechanism string `json:"mechanism"`
+			Position  string `json:"position"`
+			On        string `json:"on"`
+			Without   string `json:"without"`
+			Bit       bool   `json:"bit"`
+			NotRun    string `json:"notRun"`
+		} `json:"rows"`
 	} `json:"controls"`
 	Rows []struct {
 		Agent    string `json:"agent"`
@@ -59,7 +71,7 @@ type matrix struct {
 // judge is the verdict on a whole report. A report in which nothing was tried
 // proves nothing.
 func (m *matrix) judge() error {
-	if m.Succeeded > 0 || m.Controls.Bit < m.Controls.Run || m.Denied == 0 {
+	if m.Succeeded > 0 || m.Unproven > 0 || m.Controls.Bit < m.Controls.Run || m.Denied == 0 {
 		return exitCode(wire.ExitFailed)
 	}
 	return nil
@@ -91,30 +103,50 @@ func (a *app) verify(ctx context.Context, agents []string, noControls bool) erro
 
 func (a *app) showMatrix(m *matrix, noControls bool) {
 	t := table{head: []string{"AGENT", "FROM", "ATTACK", "TARGET", "VERDICT", "LAYER", "EVIDENCE"}}
-	paint := map[string]string{"denied": green, "succeeded": red, "not_run": yellow}
+	paint := map[string]string{"denied": green, "succeeded": red, "unproven": red, "not_run": yellow}
 	for _, r := range m.Rows {
 		t.add(plain(r.Agent), plain(r.Position), plain(r.Attack), plain(r.Target),
 			cell{strings.ReplaceAll(r.Verdict, "_", " "), paint[r.Verdict]}, plain(r.Layer), plain(clip(r.Evidence, 80)))
 	}
 	fmt.Fprintf(a.out, "Team %s\n\n", terminal.Line(m.Team))
 	t.write(a.out, a.colour)
-	fmt.Fprintf(a.out, "\n%d attacks: %d denied, %d succeeded, %d not run\n", m.Attacks, m.Denied, m.Succeeded, m.NotRun)
-	if noControls {
-		fmt.Fprintln(a.out, "Controls were skipped: a refusal may have another cause than the layer named.")
-	} else {
-		fmt.Fprintf(a.out, "%d controls: %d bit (with the layer off, the attack succeeds)\n", m.Controls.Run, m.Controls.Bit)
-	}
+	fmt.Fprintf(a.out, "\n%d attacks: %d denied, %d succeeded, %d unproven, %d not run\n", m.Attacks, m.Denied, m.Succeeded, m.Unproven, m.NotRun)
+	a.showControls(m, noControls)
 	switch {
 	case m.Succeeded > 0:
 		a.next("stop the team (`sudo bulkhead stop`) until each attack that succeeded is understood")
+	case m.Unproven > 0:
+		a.next("an attack that is unproven was neither refused as expected nor seen to succeed: see its evidence above")
 	case m.Controls.Bit < m.Controls.Run:
-		a.next("a control that did not bite proves nothing: see its row, and report it with --json")
+		a.next("a control that did not bite proves nothing: see it above, and report it with --json")
 	case m.Denied == 0:
 		a.next("nothing was tried, so nothing is proved: see why in the rows above")
 	case m.NotRun > 0:
 		a.next("what was not run is not proved: the rows above say what this host lacks")
 	default:
 		a.next("keep the evidence: `sudo bulkhead verify --json > evidence.json`")
+	}
+}
+
+// showControls sums the decoys up and names those that did not bite.
+func (a *app) showControls(m *matrix, skipped bool) {
+	if skipped {
+		fmt.Fprintln(a.out, "Controls were skipped: a refusal may have another cause than the layer named.")
+		return
+	}
+	fmt.Fprintf(a.out, "%d controls: %d bit (with the layer off, the attack succeeds), %d not run\n", m.Controls.Run, m.Controls.Bit, m.Controls.NotRun)
+	t := table{head: []string{"CONTROL", "FROM", "MECHANISM", "RESULT", "WITH IT", "WITHOUT IT"}}
+	for _, c := range m.Controls.Rows {
+		switch {
+		case c.NotRun != "":
+			t.add(plain(c.Attack), plain(c.Position), plain(c.Mechanism), cell{"not run", yellow}, plain(clip(c.NotRun, 80)), plain(""))
+		case !c.Bit:
+			t.add(plain(c.Attack), plain(c.Position), plain(c.Mechanism), cell{"did not bite", red}, plain(clip(c.On, 40)), plain(clip(c.Without, 40)))
+		}
+	}
+	if len(t.rows) > 0 {
+		fmt.Fprintln(a.out)
+		t.write(a.out, a.colour)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 
@@ -34,14 +35,14 @@ func newVersionCommand(a *app) *cobra.Command {
 			}
 			// Without a warden, or without the right to ask it, its build is left out.
 			if b, err := a.client().Ping(c.Context()); err == nil {
-				v.Warden = b
+				v.Warden = cmp.Or(b, "unknown")
 			}
 			if a.json {
 				return a.printJSON(v)
 			}
 			fmt.Fprintf(a.out, "bulkhead %s (%s, %s), manifest %s, warden protocol %d\n", v.Build, v.Go, v.Platform, v.Manifest, v.WardenProtocol)
 			if v.Warden != "" {
-				fmt.Fprintf(a.out, "warden   %s is running\n", v.Warden)
+				fmt.Fprintf(a.out, "running warden: build %s\n", v.Warden)
 			}
 			return nil
 		},

@@ -50,21 +50,29 @@ func (a *app) ensureWarden(ctx context.Context) error {
 		return noStart(err, "make "+logPath+" writable for root")
 	}
 	defer func() { _ = logFile.Close() }()
-	cmd := exec.Command(program) // #nosec G204 -- found beside this program; it outlives the command, so no context
-	cmd.Stdout, cmd.Stderr = logFile, logFile
-	cmd.Dir = "/"
-	// A session of its own: closing the operator's terminal does not end it.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	if err := cmd.Start(); err != nil {
-		return noStart(err, "see whether "+program+" can be executed")
-	}
 	a.progress(wire.Progress{Step: "starting the warden (log: " + logPath + ")"})
-	return a.awaitWarden(ctx, cmd.Process.Pid, logPath)
+	return a.awaitWarden(ctx, logPath, func() (int, error) {
+		cmd := exec.Command(program) // #nosec G204 -- found beside this program; it outlives the command, so no context
+		cmd.Stdout, cmd.Stderr = logFile, logFile
+		cmd.Dir = "/"
+		// A session of its own: closing the operator's terminal does not end it.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+		if err := cmd.Start(); err != nil {
+			return 0, noStart(err, "see whether "+program+" can be executed")
+		}
+		return cmd.Process.Pid, nil
+	})
 }
 
-func (a *app) awaitWarden(ctx context.Context, pid int, logPath string) error {
+// awaitWarden starts a warden and returns once one greets, be it that one or
+// another that was started at the same time.
+func (a *app) awaitWarden(ctx context.Context, logPath string, start func() (int, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, startTime)
 	defer cancel()
+	pid, err := start()
+	if err != nil {
+		return err
+	}
 	for {
 		_, err := a.client().Ping(ctx)
 		if err == nil || !client.NotRunning(err) {
@@ -72,11 +80,17 @@ func (a *app) awaitWarden(ctx context.Context, pid int, logPath string) error {
 		}
 		var ws unix.WaitStatus
 		if got, _ := unix.Wait4(pid, &ws, unix.WNOHANG, nil); got == pid {
-			return noStart(fmt.Errorf("it ended at once with code %d; its last words:\n%s", ws.ExitStatus(), lastLines(logPath, 5)), "see "+logPath)
+			if ws.ExitStatus() != wire.ExitBusy {
+				return noStart(fmt.Errorf("it ended at once with code %d; its last words:\n%s", ws.ExitStatus(), lastLines(logPath, 5)), "see "+logPath)
+			}
+			// Another one held the host and does not greet: it is ending, or hangs.
+			if pid, err = start(); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
-			return noStart(fmt.Errorf("it did not listen on %s within %s", a.socket, startTime), "see "+logPath)
+			return noStart(fmt.Errorf("none listened on %s within %s", a.socket, startTime), "see "+logPath+"; `fuser "+a.host.WardenLock()+"` shows who holds the host")
 		case <-time.After(10 * time.Millisecond):
 		}
 	}

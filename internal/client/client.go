@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"syscall"
@@ -35,6 +36,8 @@ type Error struct {
 	Mend string // what to change; may be empty when the warden names none
 	Exit int    // one of the wire.Exit codes
 	Err  error  // the cause, if there is one
+
+	unasked bool // no warden had read the request
 }
 
 func (e *Error) Error() string { return e.What }
@@ -42,11 +45,20 @@ func (e *Error) Error() string { return e.What }
 // Unwrap gives the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// NotRunning says whether err means that there is no warden.
+// NotRunning says whether err means that there is no warden, or none any more:
+// one that ends resets connections that it has not taken yet. The request was
+// not read in either case, and may be sent to the next warden.
 func NotRunning(err error) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Exit == wire.ExitNoWarden &&
-		(errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED))
+	if !errors.As(err, &e) || !e.unasked {
+		return false
+	}
+	for _, gone := range []error{syscall.ENOENT, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
+		if errors.Is(err, gone) {
+			return true
+		}
+	}
+	return false
 }
 
 // Ping greets the warden and gives the name of its build.
@@ -161,7 +173,7 @@ func (c *Client) greet(conn *wire.Conn) (wire.Hello, error) {
 		return &Error{
 			What: fmt.Sprintf("the warden at %s did not greet: %v", c.Socket, err),
 			Mend: "see its log; if it hangs, end it and run `bulkhead up` again: agents go on meanwhile",
-			Exit: wire.ExitNoWarden, Err: err,
+			Exit: wire.ExitNoWarden, Err: err, unasked: true,
 		}
 	}
 	_ = conn.Unix().SetDeadline(time.Now().Add(helloTimeout))
@@ -190,7 +202,7 @@ func (c *Client) greet(conn *wire.Conn) (wire.Hello, error) {
 }
 
 func (c *Client) unreachable(err error) error {
-	e := &Error{Exit: wire.ExitNoWarden, Err: err}
+	e := &Error{Exit: wire.ExitNoWarden, Err: err, unasked: true}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		e.What = "the warden is not running (nothing listens on " + c.Socket + ")"

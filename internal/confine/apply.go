@@ -51,7 +51,7 @@ func (p Profile) Apply(become *Identity, proc string) (Result, error) {
 	// Without no_new_privs (a decoy) the filter needs CAP_SYS_ADMIN, so it is
 	// installed before the capabilities go; the filter allows what follows.
 	if p.Seccomp {
-		f, err := ForRole(p.Role)
+		f, err := p.filter()
 		if err != nil {
 			return out, err
 		}
@@ -74,6 +74,13 @@ func (p Profile) Apply(become *Identity, proc string) (Result, error) {
 		return out, err
 	}
 	return out, p.Verify(st)
+}
+
+func (p Profile) filter() (*Filter, error) {
+	if len(p.Program) > 0 {
+		return Unmarshal(p.Program)
+	}
+	return ForRole(p.Role)
 }
 
 // becomeID gives up root for good: saved ids included, and no other group. Capabilities

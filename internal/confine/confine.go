@@ -24,10 +24,11 @@ import (
 type Profile struct {
 	Role engine.Role `json:"role"`
 
-	Seccomp    bool `json:"seccomp"`    // the role's filter
-	Landlock   bool `json:"landlock"`   // the role's rule set
-	DropCaps   bool `json:"dropCaps"`   // every capability, from every set
-	NoNewPrivs bool `json:"noNewPrivs"` // prctl(2) PR_SET_NO_NEW_PRIVS
+	Seccomp    bool   `json:"seccomp"`           // the role's filter
+	Program    []byte `json:"program,omitempty"` // the filter compiled by the starter; empty: compile it here
+	Landlock   bool   `json:"landlock"`          // the role's rule set
+	DropCaps   bool   `json:"dropCaps"`          // every capability, from every set
+	NoNewPrivs bool   `json:"noNewPrivs"`        // prctl(2) PR_SET_NO_NEW_PRIVS
 
 	NoFile uint64 `json:"noFile"` // RLIMIT_NOFILE, soft and hard
 	Core   uint64 `json:"core"`   // RLIMIT_CORE, soft and hard

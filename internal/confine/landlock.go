@@ -106,17 +106,7 @@ func (p Profile) restrict() (int, error) {
 	}
 	abi = min(abi, WantedABI)
 	r := rightsOf(abi, p.Role)
-	args := []any{r.fs}
-	if r.net != 0 {
-		args = append(args, r.net)
-	}
-	if r.scope != 0 {
-		args = append(args, r.scope)
-	}
-	cfg, err := landlock.NewConfig(args...)
-	if err != nil {
-		return 0, fmt.Errorf("confine: landlock configuration: %w", err)
-	}
+	cfg := landlock.Config{HandledAccessFS: r.fs, HandledAccessNet: r.net, Scoped: r.scope}
 	rules, err := p.paths(r)
 	if err != nil {
 		return 0, err

@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime"
@@ -44,6 +45,33 @@ func (f *Filter) Len() int { return len(f.raw) }
 
 // Raw gives a copy of the program, for the tests and for evidence.
 func (f *Filter) Raw() []bpf.RawInstruction { return slices.Clone(f.raw) }
+
+// Marshal gives the program as the kernel's struct sock_filter, eight bytes an
+// instruction, so that a starter compiles once and every second stage only
+// installs.
+func (f *Filter) Marshal() []byte {
+	out := make([]byte, 0, 8*len(f.raw))
+	for _, r := range f.raw {
+		out = binary.NativeEndian.AppendUint16(out, r.Op)
+		out = append(out, r.Jt, r.Jf)
+		out = binary.NativeEndian.AppendUint32(out, r.K)
+	}
+	return out
+}
+
+// Unmarshal is the reverse of [Filter.Marshal]. Whether the program makes
+// sense is for the kernel to judge.
+func Unmarshal(raw []byte) (*Filter, error) {
+	if len(raw) == 0 || len(raw)%8 != 0 || len(raw)/8 > maxInstructions {
+		return nil, fmt.Errorf("confine: %d bytes are no filter", len(raw))
+	}
+	f := &Filter{raw: make([]bpf.RawInstruction, len(raw)/8)}
+	for i := range f.raw {
+		b := raw[8*i:]
+		f.raw[i] = bpf.RawInstruction{Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:])}
+	}
+	return f, nil
+}
 
 var compiled sync.Map // engine.Role -> func() (*Filter, error); a cache of pure values
 

@@ -57,7 +57,7 @@ func TestCodesListsEveryDeclaredCodeAndTheContractExplainsEach(t *testing.T) {
 		t.Fatal(err)
 	}
 	var explained []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_.]+)` \\|").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z_]+\\.[a-z_]+)` \\|").FindAllStringSubmatch(string(page), -1) {
 		explained = append(explained, m[1])
 	}
 	slices.Sort(explained)

@@ -110,10 +110,10 @@ func place(prefix netip.Prefix, name string, taken map[netip.Addr]bool) netip.Ad
 	sum := sha256.Sum256([]byte(name))
 	base := prefix.Addr().As4()
 	for n := binary.BigEndian.Uint16(sum[:]); ; n++ {
-		if low := byte(n); low == 0 || low == 255 {
+		if low := byte(n); low == 0 || low == 255 { // #nosec G115 -- the low byte is meant
 			continue
 		}
-		addr := netip.AddrFrom4([4]byte{base[0], base[1], byte(n >> 8), byte(n)})
+		addr := netip.AddrFrom4([4]byte{base[0], base[1], byte(n >> 8), byte(n)}) // #nosec G115 -- both bytes of n
 		if !taken[addr] {
 			return addr
 		}

@@ -120,15 +120,16 @@ func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialR
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	pinned, fromCache, reason := s.pins.get(ctx, q)
-	var conn net.Conn
+	var sock *os.File
+	var to netip.AddrPort
 	if reason == nil {
 		var err error
-		conn, err = race(ctx, pinned.Addresses)
+		sock, to, err = race(ctx, pinned.Addresses)
 		if err != nil && fromCache && refusedHere(err) {
 			// The kernel may have lost or revoked what we have cached: ask once.
 			s.pins.forget(q)
 			if pinned, _, reason = s.pins.fresh(ctx, q); reason == nil {
-				conn, err = race(ctx, pinned.Addresses)
+				sock, to, err = race(ctx, pinned.Addresses)
 			}
 		}
 		if err != nil && reason == nil {
@@ -142,16 +143,8 @@ func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialR
 		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *reason})
 		return
 	}
-	defer func() { _ = conn.Close() }()
-	f, err := conn.(*net.TCPConn).File()
-	if err != nil {
-		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: deny.Reason{
-			Layer: deny.LayerEgress, Code: deny.Unreachable, What: q.Host, Why: "the socket cannot be passed: " + err.Error(), Mend: "try again",
-		}})
-		return
-	}
-	defer func() { _ = f.Close() }()
-	_ = c.Send(id, wire.VerbConnected, wire.Connected{Address: conn.RemoteAddr().(*net.TCPAddr).AddrPort()}, f)
+	_ = c.Send(id, wire.VerbConnected, wire.Connected{Address: to}, sock)
+	_ = sock.Close()
 }
 
 // socket passes a fresh TCP socket, for attacks. The kernel judges every
@@ -178,62 +171,4 @@ func (s *server) socket(c *wire.Conn, id uint64, family int) {
 // refusedHere says whether it looks like the kernel's own refusal.
 func refusedHere(err error) bool {
 	return errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EPERM) || errors.Is(err, unix.EHOSTUNREACH)
-}
-
-// race connects to the first of the addresses that answers; each one starts
-// after a head start of those before it, or when they have all failed.
-func race(ctx context.Context, addrs []netip.AddrPort) (net.Conn, error) {
-	var d net.Dialer
-	if len(addrs) == 1 {
-		return d.DialContext(ctx, "tcp", addrs[0].String())
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type outcome struct {
-		conn net.Conn
-		err  error
-	}
-	results := make(chan outcome, len(addrs))
-	started, ended := 0, 0
-	start := func() {
-		a := addrs[started]
-		started++
-		go func() { // ends with ctx at the latest; the loop below takes or closes its result
-			c, err := d.DialContext(ctx, "tcp", a.String())
-			results <- outcome{c, err}
-		}()
-	}
-	defer func() {
-		cancel()
-		for ; ended < started; ended++ {
-			if r := <-results; r.conn != nil {
-				_ = r.conn.Close()
-			}
-		}
-	}()
-	var errs []error
-	timer := time.NewTimer(headStart)
-	defer timer.Stop()
-	for start(); ; {
-		select {
-		case r := <-results:
-			ended++
-			if r.err == nil {
-				return r.conn, nil
-			}
-			errs = append(errs, r.err)
-			if len(errs) == len(addrs) {
-				return nil, errors.Join(errs...)
-			}
-			if started < len(addrs) && ended == started {
-				start()
-				timer.Reset(headStart)
-			}
-		case <-timer.C:
-			if started < len(addrs) {
-				start()
-				timer.Reset(headStart)
-			}
-		}
-	}
 }

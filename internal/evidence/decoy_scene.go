@@ -127,7 +127,7 @@ func (s *scene) makeTarget() error {
 			return err
 		}
 	}
-	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(targetPID)), 0o600); err != nil {
+	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(targetPID)), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) { // without CONFIG_CHECKPOINT_RESTORE: the next number
 		return fmt.Errorf("number the target's process: %w", err)
 	}
 	s.target = exec.Command(filepath.Join(s.plan.Programs, "bulkhead-probe"), "child") // #nosec G204 -- ours

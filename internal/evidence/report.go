@@ -71,10 +71,11 @@ type ControlRow struct {
 	NotRun    string             `json:"notRun,omitempty"` // why it could not be built here
 }
 
-// OK says whether the report is good enough for exit code 0: nothing
-// succeeded, nothing is unproven, and every control that ran bit.
+// OK says whether the report is good enough for exit code 0: something was
+// denied, nothing succeeded, nothing is unproven, and every control that ran
+// bit.
 func (r *Report) OK() bool {
-	return r.Succeeded == 0 && r.Unproven == 0 && r.Controls.Bit == r.Controls.Run
+	return r.Denied > 0 && r.Succeeded == 0 && r.Unproven == 0 && r.Controls.Bit == r.Controls.Run
 }
 
 // ExitCode is what the command ends with (docs/contracts/exit-codes.md).

@@ -24,7 +24,9 @@ func parseResolvers(text string) []string {
 		if len(f) < 2 || f[0] != "nameserver" {
 			continue
 		}
-		if a, err := netip.ParseAddr(f[1]); err == nil {
+		// A link-local one is reached by an interface that no agent has, so it
+		// cannot even be named there.
+		if a, err := netip.ParseAddr(f[1]); err == nil && a.Zone() == "" && !a.IsLinkLocalUnicast() {
 			out = append(out, net.JoinHostPort(a.String(), "53"))
 		}
 	}

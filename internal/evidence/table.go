@@ -44,8 +44,9 @@ var filtered = looks("ENOSYS", "EPERM", "EAFNOSUPPORT", "EPROTONOSUPPORT")
 // What nftables' reject looks like to the program that sent the packet.
 var rejected = looks("ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "EACCES", "EPERM")
 
-// What a namespace with nothing but its own loopback answers.
-var nowhere = looks("ENETUNREACH", "ECONNREFUSED")
+// What a namespace with nothing but its own loopback answers; EADDRNOTAVAIL is
+// for IPv6, where there may be no address to send from.
+var nowhere = looks("ENETUNREACH", "ECONNREFUSED", "EADDRNOTAVAIL")
 
 func nothing(_, _ Agent, _ World) attempt.Request { return attempt.Request{} }
 
@@ -78,7 +79,7 @@ func fileAttacks() []Attack {
 		},
 		{
 			ID: "file.root", Title: "change the container's programs", Tries: "create a file in / and in /etc",
-			Attempt: "file.root", Layer: deny.LayerPod, From: containers, At: AtNobody,
+			Attempt: "file.root", Layer: deny.LayerPod, From: everywhere, At: AtNobody,
 			Reference: "CVE-2019-5736",
 			Aim:       nothing,
 			Controls: []Control{
@@ -133,7 +134,7 @@ func processAttacks() []Attack {
 		},
 		{
 			ID: "process.child", Title: "use ptrace at all", Tries: "PTRACE_SEIZE of its own child",
-			Attempt: "process.child", Layer: deny.LayerPod, From: containers, At: AtNobody, Aim: nothing,
+			Attempt: "process.child", Layer: deny.LayerPod, From: everywhere, At: AtNobody, Aim: nothing,
 			Reference: "CVE-2019-13272",
 			Controls:  []Control{{Mechanism: seccomp, Witness: filtered}},
 		},
@@ -191,13 +192,13 @@ func networkAttacks() []Attack {
 		},
 		{
 			ID: "net.vsock", Title: "reach the hypervisor past every network namespace", Tries: "socket(AF_VSOCK)",
-			Attempt: "socket.vsock", Layer: deny.LayerPod, From: containers, At: AtNobody, Aim: nothing,
+			Attempt: "socket.vsock", Layer: deny.LayerPod, From: everywhere, At: AtNobody, Aim: nothing,
 			Reference: "vsock(7)", Lacking: looks("EAFNOSUPPORT"),
 			Controls: []Control{{Mechanism: seccomp, Witness: filtered}},
 		},
 		{
 			ID: "net.vsock_high", Title: "the same past a filter that compares 64 bits", Tries: "socket(0x100000028)",
-			Attempt: "socket.vsock_high", Layer: deny.LayerPod, From: containers, At: AtNobody, Aim: nothing,
+			Attempt: "socket.vsock_high", Layer: deny.LayerPod, From: everywhere, At: AtNobody, Aim: nothing,
 			Reference: "the kernel takes the argument as an int", Lacking: looks("EAFNOSUPPORT"),
 			Controls: []Control{{Mechanism: seccomp, Witness: filtered}},
 		},

@@ -7,7 +7,7 @@ import (
 func kernelAttacks() []Attack {
 	call := func(id, name, title, tries, reference string, controls ...Control) Attack {
 		return Attack{
-			ID: id, Title: title, Tries: tries, Attempt: name, Layer: deny.LayerPod, From: containers, At: AtNobody,
+			ID: id, Title: title, Tries: tries, Attempt: name, Layer: deny.LayerPod, From: everywhere, At: AtNobody,
 			Reference: reference, Aim: nothing, Controls: controls,
 		}
 	}
@@ -15,10 +15,12 @@ func kernelAttacks() []Attack {
 		return append([]Control{{Mechanism: seccomp, Witness: filtered}}, also...)
 	}
 	lacking := func(a Attack, refusals ...string) Attack { a.Lacking = refusals; return a }
-	everyPosition := func(a Attack) Attack { a.From = everywhere; return a }
+	// The bare account may make user namespaces: rootless engines are made of
+	// them. What it would gain there is bounded by its cell.
+	inContainers := func(a Attack) Attack { a.From = containers; return a }
 	return []Attack{
-		lacking(call("kernel.unshare", "namespace.unshare", "become root of a user namespace", "unshare(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EINVAL"),
-		lacking(call("kernel.clone", "namespace.clone", "become root of a user namespace", "clone(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EINVAL"),
+		inContainers(lacking(call("kernel.unshare", "namespace.unshare", "become root of a user namespace", "unshare(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EACCES", "EINVAL")),
+		inContainers(lacking(call("kernel.clone", "namespace.clone", "become root of a user namespace", "clone(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EACCES", "EINVAL")),
 		lacking(call("kernel.keyctl", "kernel.keyctl", "use keyrings, which containers share", "keyctl(GET_KEYRING_ID)", "CVE-2016-0728", filter()...), "ENOSYS"),
 		lacking(call("kernel.io_uring", "kernel.io_uring", "work that no filter sees", "io_uring_setup", "CVE-2023-2598", filter()...), "ENOSYS", "EPERM"),
 		call("kernel.bpf", "kernel.bpf", "load programs into the kernel", "bpf(MAP_CREATE)", "CVE-2021-3490",
@@ -39,12 +41,12 @@ func kernelAttacks() []Attack {
 			Control{Mechanism: landlock, Off: off(mountNS, userNS, caps), Witness: looks("EACCES")},
 		),
 		lacking(call("kernel.terminal", "terminal.inject", "type into the operator's terminal", "ioctl(TIOCSTI), plain and with high bits", "CVE-2017-5226", filter()...), "EIO"),
-		everyPosition(call("kernel.setuid", "privilege.setuid", "become root", "setresuid(0,0,0)", "setresuid(2)",
+		call("kernel.setuid", "privilege.setuid", "become root", "setresuid(0,0,0)", "setresuid(2)",
 			Control{Mechanism: caps, Off: off(userNS, seccomp), Witness: looks("EPERM")},
 			Control{Mechanism: userNS, Off: off(caps, seccomp), Witness: looks("EINVAL")},
-		)),
-		everyPosition(call("kernel.capset", "privilege.capset", "take capabilities", "capset(SYS_ADMIN, NET_ADMIN)", "capabilities(7)",
-			Control{Mechanism: caps, Off: off(seccomp), Witness: looks("EPERM")})),
+		),
+		call("kernel.capset", "privilege.capset", "take capabilities", "capset(SYS_ADMIN, NET_ADMIN)", "capabilities(7)",
+			Control{Mechanism: caps, Off: off(seccomp), Witness: looks("EPERM")}),
 	}
 }
 
@@ -61,7 +63,14 @@ func mountAttacks() []Attack {
 	return []Attack{
 		mount("mount.tmpfs", "mount.tmpfs", "mount a file system", "mount(2) of a tmpfs", "CVE-2022-0185", bySeccomp, byCaps, byLandlock),
 		mount("mount.new_api", "mount.new_api", "mount by calls that old filters do not know", "fsopen, open_tree", "CVE-2022-0185", bySeccomp, byCaps),
-		mount("mount.remount", "mount.remount", "make the root writable", "mount(2), MS_REMOUNT", "mount(2)", bySeccomp, byCaps, byLandlock),
+		mount("mount.remount", "mount.remount", "make the root writable", "mount(2), MS_REMOUNT", "mount(2)",
+			Control{Mechanism: seccomp, Off: off(caps, landlock, userNS), Witness: filtered},
+			Control{Mechanism: caps, Off: off(seccomp, landlock, userNS), Witness: looks("EPERM", "EACCES")},
+			Control{Mechanism: landlock, Off: off(seccomp, caps, userNS), Witness: looks("EPERM")},
+			// Root made the tree before the user namespace: there its flags are
+			// locked (mount_namespaces(7)).
+			Control{Mechanism: userNS, Off: off(seccomp, caps, landlock), Witness: looks("EPERM")},
+		),
 		mount("mount.release_agent", "mount.release_agent", "have the host run a program", "mount a cgroup hierarchy", "CVE-2022-0492", bySeccomp, byCaps, byLandlock),
 	}
 }

@@ -27,8 +27,9 @@ func Default() Host {
 // WardenSocket is where operators reach the warden.
 func (h Host) WardenSocket() string { return filepath.Join(h.Run, "warden.sock") }
 
-// WardenLock is held with flock by the one running warden.
-func (h Host) WardenLock() string { return filepath.Join(h.Run, "warden.lock") }
+// WardenLock is held with flock by the one running warden. It lies beside the
+// ledger and not in Run, which the last down removes while it still is held.
+func (h Host) WardenLock() string { return filepath.Join(h.State, "warden.lock") }
 
 // CgroupPlace holds where our root cgroup is. Like cgroups it does not survive
 // a reboot.

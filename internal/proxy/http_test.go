@@ -73,7 +73,7 @@ func start(t testing.TB) (*upstream, string) {
 	t.Cleanup(func() {
 		_ = p.Close()
 		_ = ln.Close()
-		<-done
+		t.Logf("proxy ended: %v", <-done)
 	})
 	return u, ln.Addr().String()
 }

@@ -30,6 +30,7 @@ const (
 	idleTimeout    = 2 * time.Minute
 	firstTimeout   = 30 * time.Second // for the first bytes of a client that began to speak
 	copyBuffer     = 128 << 10
+	smallBuffer    = 8 << 10
 	maxIdleUp      = 64 // idle connections kept for each destination
 )
 
@@ -52,7 +53,8 @@ type Proxy struct {
 	origin    *handover // tunnels whose first bytes were HTTP
 	transport *http.Transport
 	reverse   *httputil.ReverseProxy
-	buffers   sync.Pool
+	buffers   sync.Pool // of copyBuffer, for bodies
+	small     sync.Pool // of smallBuffer, for tunnels
 	work      sync.WaitGroup
 	stop      context.CancelFunc
 
@@ -72,6 +74,7 @@ func New(cfg Config) *Proxy {
 		spares: map[string]net.Conn{}, open: map[*slotConn]bool{},
 	}
 	p.buffers.New = func() any { b := make([]byte, copyBuffer); return &b }
+	p.small.New = func() any { b := make([]byte, smallBuffer); return &b }
 	p.transport = &http.Transport{
 		DialContext: p.dialUp, Proxy: nil, DisableCompression: true,
 		MaxIdleConnsPerHost: maxIdleUp, MaxIdleConns: 4 * maxIdleUp, IdleConnTimeout: time.Minute,

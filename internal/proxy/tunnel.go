@@ -11,6 +11,9 @@ import (
 	"bulkhead/internal/record"
 )
 
+// spliceAfter is how many bytes of a stream are copied before the kernel does.
+const spliceAfter = 64 << 10
+
 // alert is what a TLS client gets when its server name is refused: a fatal
 // unrecognized_name (RFC 8446, 6.2; RFC 6066, 3).
 var alert = []byte{0x15, 3, 3, 0, 2, 2, 112}
@@ -26,7 +29,7 @@ func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 	var answered int64
 	p.work.Go(func() {
 		defer close(down)
-		n, err := io.Copy(c.TCPConn, up) // the server may speak first; splice(2) below
+		n, err := p.copy(c.TCPConn, up) // the server may speak first
 		answered = n
 		if !errors.Is(err, os.ErrDeadlineExceeded) { // else it was called off
 			_ = c.CloseWrite()
@@ -71,13 +74,38 @@ func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte) {
 			return
 		}
 	}
-	_, err := io.Copy(up, c.TCPConn)
+	_, err := p.copy(up, c.TCPConn)
 	if w, ok := up.(interface{ CloseWrite() error }); ok && err == nil {
 		_ = w.CloseWrite()
 		_ = up.SetReadDeadline(time.Now().Add(halfClosed))
 		return
 	}
 	_ = up.Close() // the client is gone, or cannot be reached any more
+}
+
+// copy moves bytes until from ends: the first ones by a buffer, which is
+// cheaper for the many short tunnels, a longer stream by splice(2).
+func (p *Proxy) copy(to, from net.Conn) (int64, error) {
+	b := p.small.Get().(*[]byte)
+	defer p.small.Put(b)
+	var n int64
+	for n < spliceAfter {
+		m, err := from.Read(*b)
+		if m > 0 {
+			if _, werr := to.Write((*b)[:m]); werr != nil {
+				return n, werr
+			}
+			n += int64(m)
+		}
+		if errors.Is(err, io.EOF) {
+			return n, nil
+		}
+		if err != nil {
+			return n, err
+		}
+	}
+	m, err := io.Copy(to, from)
+	return n + m, err
 }
 
 // keep leaves a connection for the transport's next dial of addr.

@@ -2,7 +2,7 @@ package team
 
 import _ "embed"
 
-//go:embed example.yaml
+//go:embed embed/example.yaml
 var example string
 
 // Example is the commented manifest that `bulkhead init` writes.

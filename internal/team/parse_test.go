@@ -161,3 +161,19 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestThePublishedExamplesAreValid(t *testing.T) {
+	files, _ := filepath.Glob("../../examples/*/bulkhead.yaml")
+	if len(files) == 0 {
+		t.Skip("no examples yet")
+	}
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Parse(file, data); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -128,8 +128,12 @@ func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
 		what any
 		keys []string
 	}{
-		{document{}, topKeys}, {docDefaults{}, defaultsKeys}, {docAgent{}, agentKeys},
-		{docLimits{}, limitKeys}, {docMount{}, mountKeys}, {docTo{}, egressKeys},
+		{document{}, topKeys},
+		{docDefaults{}, defaultsKeys},
+		{docAgent{}, agentKeys},
+		{docLimits{}, limitKeys},
+		{docMount{}, mountKeys},
+		{docTo{}, egressKeys},
 	} {
 		typ := reflect.TypeOf(c.what)
 		var got []string

@@ -12,7 +12,7 @@ import (
 // manifest, the warden among them. A test holds the two equal; after an update
 // of that module it says which rules to add here.
 //
-//go:embed suffixes.txt
+//go:embed embed/suffixes.txt
 var suffixes string
 
 // suffixBelow says whether a *.name would cover names that different people

@@ -146,7 +146,7 @@ func (c *Conn) Recv() (Message, []*os.File, error) {
 func Decode(payload []byte) (Message, error) {
 	var m Message
 	if err := json.Unmarshal(payload, &m); err != nil {
-		return Message{}, fmt.Errorf("%w: %v", ErrFrame, err)
+		return Message{}, fmt.Errorf("%w: %w", ErrFrame, err)
 	}
 	if m.Verb == "" {
 		return Message{}, fmt.Errorf("%w: no verb", ErrFrame)
@@ -189,7 +189,7 @@ func (c *Conn) readFull(b []byte, files []*os.File) ([]*os.File, error) {
 func parseRights(oob []byte) ([]*os.File, error) {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
-		return nil, fmt.Errorf("%w: control message: %v", ErrFrame, err)
+		return nil, fmt.Errorf("%w: control message: %w", ErrFrame, err)
 	}
 	var files []*os.File
 	for _, m := range msgs {
@@ -198,7 +198,7 @@ func parseRights(oob []byte) ([]*os.File, error) {
 		}
 		fds, err := unix.ParseUnixRights(&m)
 		if err != nil {
-			return files, fmt.Errorf("%w: rights: %v", ErrFrame, err)
+			return files, fmt.Errorf("%w: rights: %w", ErrFrame, err)
 		}
 		for _, fd := range fds {
 			unix.CloseOnExec(fd)

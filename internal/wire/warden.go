@@ -35,6 +35,7 @@ const (
 	ExitBadInput = 2 // manifest, flags, names: nothing was changed
 	ExitNoWarden = 3 // the warden is not running or cannot be reached
 	ExitRefused  = 4 // the caller may not do this
+	ExitBusy     = 6 // bulkhead-warden only: another warden serves this host
 	ExitMissing  = 5 // this host lacks a feature that a layer needs; nothing was changed
 )
 
@@ -92,6 +93,8 @@ type RunRequest struct {
 	Team  string      `json:"team"`
 	Agent string      `json:"agent"`
 	Exec  ExecRequest `json:"exec"`
+	// Fresh takes no prepared process: for those who measure.
+	Fresh bool `json:"fresh,omitempty"`
 }
 
 // VerifyRequest starts attacks.

@@ -59,6 +59,9 @@ func running(t *testing.T, c stage.CLI) {
 // once fails the test when there is more than one of any process of an agent.
 func once(t *testing.T) {
 	t.Helper()
+	// A second warden that an up was just starting when it was killed waits for
+	// the lock, and leaves when it does not get it.
+	stage.Until(t, "one warden is left", func() bool { return len(wardens(t)) == 1 })
 	counts := stage.Sh(t, `
 for i in $(ls /proc | grep -E '^[0-9]+$'); do
   { tr '\0' ' ' < /proc/$i/cmdline; } 2>/dev/null | grep -oE 'bulkhead-(warden|shim launcher|net (dialer|resolver)|serve gateway)' || true

@@ -28,9 +28,9 @@ func TestVerifyAttacksARunningTeam(t *testing.T) {
 	bin := stage.Build(t)
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
 		c := host(t, bin)
-		stage.Sh(t, "mkdir -p /var/lib/bulkhead/images/t; cp -a /srv/rootfs /var/lib/bulkhead/images/t/rootfs; sed -i 's#rootfs:.*#image: t#' /srv/team/bulkhead.yaml") // TEMP
 		before := stage.Picture(t)
 		c.Run(t, "up")
+		running(t, c)
 		r, report := verify(t, c)
 		if r.Exit != 0 || !report.OK() {
 			t.Errorf("verify ends with %d:\n%s", r.Exit, report.Text())

@@ -1,12 +1,14 @@
 package cell
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math/bits"
+	"net"
 	"os"
 	"runtime"
 	"slices"
@@ -37,16 +39,20 @@ func Start(spec engine.Spec, opt Options) (*Process, error) {
 	l := &launch{spec: &spec, opt: &opt}
 	defer l.close()
 	if err := l.prepare(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, l.removeGroup())
 	}
 	p, err := l.run()
-	if err != nil && l.group != nil {
-		err = errors.Join(err, l.group.Remove())
-	}
 	if err != nil {
-		return nil, fmt.Errorf("cell: start %s/%s/%s: %w", spec.Team, spec.Agent, spec.Name, err)
+		return nil, fmt.Errorf("cell: start %s/%s/%s: %w", spec.Team, spec.Agent, spec.Name, errors.Join(err, l.removeGroup()))
 	}
 	return p, nil
+}
+
+func (l *launch) removeGroup() error {
+	if l.group == nil {
+		return nil
+	}
+	return l.group.Remove()
 }
 
 // launch is one start in progress.
@@ -56,6 +62,13 @@ type launch struct {
 	group *cgroup.Group
 	tree  *tree
 	files []*os.File // closed when the start is over; not the caller's
+	// wait lets stage 2 wait for its command on conn, once all is in force.
+	wait bool
+	conn *net.UnixConn
+
+	program  *os.File // stage 2's
+	groupDir *os.File // of the cgroup, version 2 only
+	oom      int64    // kills in the cgroup before the start
 }
 
 func (l *launch) own(f *os.File) *os.File {
@@ -81,7 +94,22 @@ func (l *launch) prepare() (err error) {
 			return err
 		}
 	}
-	if l.spec.Role != engine.RoleAccount && l.spec.Has(engine.MechMountNS) {
+	if l.group != nil {
+		if l.oom, err = l.group.OOMKills(); err != nil {
+			return err
+		}
+	}
+	if l.spec.Role == engine.RoleAccount {
+		return nil
+	}
+	// The container's user may not reach the program's folder, so it is run by
+	// descriptor.
+	program, err := os.Open(l.opt.Program)
+	if err != nil {
+		return fmt.Errorf("cell: stage 2 program: %w", err)
+	}
+	l.program = l.own(program)
+	if l.spec.Has(engine.MechMountNS) {
 		l.tree, err = makeTree(l.spec)
 	}
 	return err
@@ -183,7 +211,11 @@ func (l *launch) run() (*Process, error) {
 	}
 	done := make(chan result)
 	go onOwnThread(func() {
-		p, err := l.fork()
+		err := l.settle()
+		var p *Process
+		if err == nil {
+			p, err = l.fork()
+		}
 		done <- result{p, err}
 	})
 	r := <-done
@@ -208,32 +240,29 @@ func onOwnThread(f func()) {
 	<-done
 }
 
-func (l *launch) fork() (*Process, error) {
+// settle makes the calling thread one whose children are born in the
+// container's network namespace and cgroup.
+func (l *launch) settle() error {
 	s := l.spec
 	if s.Role != engine.RoleAccount && !s.Network.Host && s.Has(engine.MechNetNS) {
 		if err := makeNetwork(s.Network); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	files, err := l.containerFiles()
-	if err != nil {
-		return nil, err
+	if err := l.join(); err != nil {
+		return err
 	}
-	pidfd := -1
-	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
-	if l.group != nil {
-		if err := l.enter(sys); err != nil {
-			return nil, err
-		}
+	if l.tree != nil {
+		return l.tree.enter() // last: no path of the host is in sight after it
 	}
-	if s.Role == engine.RoleAccount {
-		return l.forkAccount(files, sys, &pidfd)
-	}
-	return l.forkStage2(files, sys, &pidfd)
+	return nil
 }
 
-// enter makes sure that the child is born in its cgroup.
-func (l *launch) enter(sys *syscall.SysProcAttr) error {
+// join makes sure that children are born in the cgroup.
+func (l *launch) join() error {
+	if l.group == nil {
+		return nil
+	}
 	if !l.opt.Cgroups.Unified() {
 		return l.group.JoinThread()
 	}
@@ -241,8 +270,25 @@ func (l *launch) enter(sys *syscall.SysProcAttr) error {
 	if err != nil {
 		return err
 	}
-	sys.UseCgroupFD, sys.CgroupFD = true, int(l.own(dir).Fd()) // #nosec G115 -- a descriptor
+	l.groupDir = l.own(dir)
 	return nil
+}
+
+// fork runs on a settled thread.
+func (l *launch) fork() (*Process, error) {
+	files, err := l.containerFiles()
+	if err != nil {
+		return nil, err
+	}
+	pidfd := -1
+	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
+	if l.groupDir != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, int(l.groupDir.Fd()) // #nosec G115 -- a descriptor
+	}
+	if l.spec.Role == engine.RoleAccount {
+		return l.forkAccount(files, sys, &pidfd)
+	}
+	return l.forkStage2(files, sys, &pidfd)
 }
 
 // forkAccount starts a process of the bare account: its ids, in the starter's
@@ -272,8 +318,14 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 	s := l.spec
 	l.namespaces(sys)
 	first := len(files)
-	plan := l.plan(first + 3) // plan, status, program
-	mounts := l.mountFiles()
+	plan := l.plan()
+	if plan.Profile.Seccomp {
+		filter, err := confine.ForRole(s.Role)
+		if err != nil {
+			return nil, err
+		}
+		plan.Profile.Program = filter.Marshal()
+	}
 	raw, err := json.Marshal(plan)
 	if err != nil {
 		return nil, err
@@ -282,30 +334,25 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 	if err != nil {
 		return nil, err
 	}
-	statusR, statusW, err := os.Pipe()
+	l.own(planFile)
+	statusR, statusW, err := l.statusPair()
 	if err != nil {
 		return nil, err
 	}
-	l.own(planFile)
-	l.own(statusR)
 	defer func() { _ = statusW.Close() }()
-	// The container's user may not reach the program's folder, so it is run by
-	// descriptor.
-	program, err := os.Open(l.opt.Program)
-	if err != nil {
-		return nil, fmt.Errorf("stage 2 program: %w", err)
-	}
-	l.own(program)
-	all := slices.Concat(files, []*os.File{planFile, statusW, program}, mounts)
+	all := slices.Concat(files, []*os.File{planFile, statusW, l.program})
 	path := "/proc/self/fd/" + strconv.Itoa(first+2)
 	proc, err := os.StartProcess(path, []string{"bulkhead-shim", "stage2", strconv.Itoa(first)},
 		&os.ProcAttr{Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: all, Sys: sys})
-	runtime.KeepAlive(mounts)
 	if err != nil {
 		return nil, fmt.Errorf("clone into the namespaces of role %s: %w", s.Role, err)
 	}
 	_ = statusW.Close()
-	report, err := readReport(statusR)
+	read := readReport
+	if l.wait {
+		read = readFirst
+	}
+	report, err := read(statusR)
 	if err != nil {
 		_ = proc.Kill()
 		_, werr := proc.Wait()
@@ -342,12 +389,12 @@ func (l *launch) namespaces(sys *syscall.SysProcAttr) {
 	}
 }
 
-// plan describes stage 2's work; mounts start at descriptor next.
-func (l *launch) plan(next int) stage2.Plan {
+// plan describes stage 2's work.
+func (l *launch) plan() stage2.Plan {
 	s := l.spec
 	p := stage2.Plan{
-		Argv: s.Command, Env: nonNil(s.Env), Dir: s.Dir, Hostname: s.Hostname, Root: -1, Dev: -1, Proc: -1,
-		CgroupNamespace: true, Profile: confine.For(s),
+		Argv: s.Command, Env: nonNil(s.Env), Dir: s.Dir, Hostname: s.Hostname,
+		CgroupNamespace: true, Wait: l.wait, Profile: confine.For(s),
 	}
 	if len(s.Init) > 0 {
 		p.Argv = s.Init
@@ -356,40 +403,44 @@ func (l *launch) plan(next int) stage2.Plan {
 		p.Become = &confine.Identity{ID: hostID(s)}
 	}
 	if l.tree == nil {
-		p.Profile.Writable = slices.DeleteFunc(p.Profile.Writable, func(string) bool { return true })
-		return p
+		p.Profile.Writable = nil // the paths of a tree that this decoy does not have
 	}
-	p.Root, p.Dev = next, next+1
-	next += 2
-	if l.tree.proc >= 0 {
-		p.Proc = next
-		next++
-	}
-	for i, m := range l.tree.mounts {
-		p.Mounts = append(p.Mounts, stage2.Mount{FD: next + i, Target: m.target, File: m.file})
-	}
+	p.Proc = l.tree != nil && s.Has(engine.MechPIDNS)
 	return p
 }
 
-// mountFiles gives the mounts in the order of plan, as files that do not own
-// their descriptors' end: tree.close closes them.
-func (l *launch) mountFiles() []*os.File {
-	if l.tree == nil {
-		return nil
+// statusPair makes the way by which stage 2 reports: a pipe, or a socket when
+// orders go the other way.
+func (l *launch) statusPair() (ours io.Reader, theirs *os.File, err error) {
+	if !l.wait {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		return l.own(r), w, nil
 	}
-	fds := []int{l.tree.root, l.tree.dev}
-	if l.tree.proc >= 0 {
-		fds = append(fds, l.tree.proc)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("status socket: %w", err)
 	}
-	for _, m := range l.tree.mounts {
-		fds = append(fds, m.fd)
+	mine := os.NewFile(uintptr(fds[0]), "status")  // #nosec G115 -- a descriptor
+	theirs = os.NewFile(uintptr(fds[1]), "status") // #nosec G115 -- a descriptor
+	c, err := net.FileConn(mine)
+	_ = mine.Close()
+	if err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
 	}
-	out := make([]*os.File, len(fds))
-	for i, fd := range fds {
-		out[i] = l.own(os.NewFile(uintptr(fd), "mount")) // #nosec G115 -- a descriptor
+	l.conn = c.(*net.UnixConn)
+	return l.conn, theirs, nil
+}
+
+// readFirst reads one report, of a stage 2 that waits for its order then.
+func readFirst(r io.Reader) (Report, error) {
+	line, err := bufio.NewReader(r).ReadBytes('\n')
+	if err != nil && len(line) == 0 {
+		return Report{}, errors.New("stage 2 ended without a word")
 	}
-	l.tree = nil // the files own them now
-	return out
+	return readReport(bytes.NewReader(line))
 }
 
 // readReport reads until exec, or the end of stage 2, closes the pipe.
@@ -415,10 +466,6 @@ func readReport(r io.Reader) (Report, error) {
 // watch takes over a running process.
 func (l *launch) watch(proc *os.Process, pidfd int, report Report) (*Process, error) {
 	p := &Process{pid: proc.Pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), group: l.group, report: report, done: make(chan struct{})} // #nosec G115 -- a descriptor
-	before := int64(0)
-	if p.group != nil {
-		before, _ = p.group.OOMKills()
-	}
 	// The process cannot be reaped before Wait below, so the number is its own.
 	start, err := startTime("/proc", proc.Pid)
 	if err != nil {
@@ -427,6 +474,6 @@ func (l *launch) watch(proc *os.Process, pidfd int, report Report) (*Process, er
 		return nil, errors.Join(err, p.pidfd.Close())
 	}
 	p.start = start
-	go p.reap(proc, before) // ends with the process; Wait and Close wait for it
+	go p.reap(proc, l.oom) // ends with the process; Wait and Close wait for it
 	return p, nil
 }

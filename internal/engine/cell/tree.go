@@ -16,7 +16,7 @@ import (
 // tree is a container's file tree as detached mounts, made by root.
 type tree struct {
 	root, dev int
-	proc      int // -1: stage 2 mounts a fresh one
+	proc      int // the starter's
 	mounts    []placed
 }
 
@@ -73,12 +73,8 @@ func makeTree(s *engine.Spec) (_ *tree, err error) {
 	if t.dev, err = deviceMount(); err != nil {
 		return nil, err
 	}
-	if !s.Has(engine.MechPIDNS) {
-		// A procfs of someone else's PID namespace cannot be mounted from a user
-		// namespace; the decoy gets the caller's.
-		if t.proc, err = cloneProc(); err != nil {
-			return nil, err
-		}
+	if t.proc, err = cloneProc(); err != nil {
+		return nil, err
 	}
 	if s.Root.Path == "" {
 		t.root, err = emptyRoot(t.mounts, !s.Has(engine.MechReadOnly))
@@ -118,7 +114,7 @@ func cloneProc() (int, error) {
 		return -1, fmt.Errorf("cell: open /proc: %w", err)
 	}
 	defer func() { _ = unix.Close(fd) }()
-	tree, err := cloneMount(fd, attributes(true, false), true)
+	tree, err := cloneMount(fd, attributes(true, false), false)
 	if err != nil {
 		return -1, fmt.Errorf("cell: /proc: %w", err)
 	}

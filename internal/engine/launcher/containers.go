@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"sync"
 	"time"
 
@@ -25,7 +24,8 @@ type container struct {
 	proc  *cell.Process
 	since time.Time
 	exit  cell.Exit
-	ended chan struct{} // closed when exit is set and everything is cleaned up
+	stdio bool            // it has the caller's descriptors
+	ended <-chan struct{} // closed when exit is set and everything is cleaned up
 }
 
 func (c *container) running() bool {
@@ -56,6 +56,7 @@ type containers struct {
 	cfg     Config
 	groups  *cgroup.Tree
 	orphans *reap.Orphans
+	pool    *pool
 
 	mu     sync.Mutex
 	byName map[string]*container
@@ -65,12 +66,23 @@ type containers struct {
 	wg     sync.WaitGroup // one per running container
 }
 
-var nameForm = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,62}$`)
+// isName keeps names to what is safe in paths and cgroups.
+func isName(n string) bool {
+	if n == "" || len(n) > 63 || n[0] == '-' {
+		return false
+	}
+	for i := range len(n) {
+		if b := n[i]; (b < 'a' || b > 'z') && (b < '0' || b > '9') && b != '-' {
+			return false
+		}
+	}
+	return true
+}
 
 // launch starts a container. files belong to the caller.
 func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, error) {
 	s := r.Spec
-	if !nameForm.MatchString(s.Name) {
+	if !isName(s.Name) {
 		return nil, fmt.Errorf("launcher: %q is no name of a container", s.Name)
 	}
 	if s.Team != cs.cfg.Place.Team || s.Agent != cs.cfg.Place.Name {
@@ -87,7 +99,8 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	if old := cs.byName[s.Name]; old != nil && old.running() {
 		return nil, fmt.Errorf("launcher: container %s runs already: stop it first", s.Name)
 	}
-	c := &container{spec: s, ended: make(chan struct{})}
+	ended := make(chan struct{})
+	c := &container{spec: s, stdio: r.Stdio, ended: ended}
 	done, err := cs.start(c, r, files)
 	if err != nil {
 		return nil, err
@@ -95,7 +108,7 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	cs.forget(s.Name)
 	cs.byName[s.Name] = c
 	cs.wg.Add(1)
-	go cs.follow(c, done)
+	go cs.follow(c, done, ended)
 	view, _ := c.view()
 	cs.tell(Event{Kind: EventStarted, Container: view})
 	return c, nil
@@ -143,6 +156,9 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 		defer func() { _ = opt.Control.Close() }()
 		undo = append(undo, func() error { return removeSocket(cs.cfg.Place.ShimSocket(r.Spec.Name)) })
 	}
+	if made, err := cs.fromPool(c, r, opt); made || err != nil {
+		return finish, err
+	}
 	err = cs.orphans.Spawn(func() (int, error) {
 		p, err := cell.Start(r.Spec, opt)
 		if err != nil {
@@ -155,6 +171,25 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 		return nil, err
 	}
 	return finish, nil
+}
+
+// fromPool starts the container from one that was prepared, if there is one.
+func (cs *containers) fromPool(c *container, r LaunchRequest, opt cell.Options) (bool, error) {
+	if !poolable(&r, len(opt.Files)) {
+		return false, nil
+	}
+	ready := cs.pool.take(&r.Spec, r.Fresh)
+	if ready == nil {
+		return false, nil
+	}
+	command := cell.Command{Argv: r.Spec.Command, Env: r.Spec.Env, Dir: r.Spec.Dir, Stdin: opt.Stdin, Stdout: opt.Stdout, Stderr: opt.Stderr}
+	p, err := ready.start(cs.orphans, command)
+	if err != nil {
+		return true, err
+	}
+	c.proc, c.since = p, time.Now()
+	c.spec.Cgroup = ready.group
+	return true, nil
 }
 
 // openOutput makes the pipes whose write ends the container gets, and copies
@@ -183,7 +218,7 @@ func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() err
 }
 
 // follow waits for the end of a container and cleans up after it.
-func (cs *containers) follow(c *container, done func() error) {
+func (cs *containers) follow(c *container, done func() error, ended chan struct{}) {
 	defer cs.wg.Done()
 	exit, err := c.proc.Wait()
 	cs.orphans.Gone(c.proc.PID())
@@ -199,7 +234,7 @@ func (cs *containers) follow(c *container, done func() error) {
 		fmt.Fprintf(os.Stderr, "bulkhead launcher: end of %s: %v\n", c.spec.Name, err)
 	}
 	c.exit, c.since = exit, time.Now()
-	close(c.ended)
+	close(ended)
 	cs.order = append(cs.order, c.spec.Name)
 	for len(cs.order) > keep {
 		cs.forget(cs.order[0])
@@ -306,6 +341,7 @@ func (cs *containers) shutdown() error {
 		errs = append(errs, err)
 	}
 	cs.wg.Wait()
+	errs = append(errs, cs.pool.close())
 	return errors.Join(errs...)
 }
 

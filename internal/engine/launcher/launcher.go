@@ -34,6 +34,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/confine"
 	"bulkhead/internal/layout"
 )
 
@@ -48,6 +49,10 @@ type Config struct {
 	Build    string `json:"build"`
 	// CgroupRoot is cgroup.RootName; tests use names of their own.
 	CgroupRoot string `json:"cgroupRoot"`
+	// Ready is how many one-off containers are kept prepared, confined and
+	// waiting for their command; 0 is the default of 2, below 0 none (they are
+	// then made fresh, from a seat).
+	Ready int `json:"ready,omitempty"`
 	// Sources are more host paths that containers of this agent may have
 	// mounted or use as their root: those of the manifest. A path that is added
 	// later needs a new launcher.
@@ -103,6 +108,10 @@ func begin() (*server, error) {
 		return nil, fmt.Errorf("launcher: configuration: %w", err)
 	}
 	if err := makeCell(&cfg); err != nil {
+		return nil, err
+	}
+	// Before anything can run here: every process of the cell inherits it.
+	if err := confine.ConfineCell(); err != nil {
 		return nil, err
 	}
 	return newServer(cfg)

@@ -143,9 +143,10 @@ func TestContainersRunAreLoggedAndEnd(t *testing.T) {
 		if err := cell.Same("/proc", cell.Identity{PID: long.HostPID, Start: long.Start, UID: base + 999}); err != nil {
 			t.Error(err)
 		}
-		if procs, err := g.Procs(); err != nil || len(procs) != 2 {
-			t.Errorf("cgroup holds %v, %v; want both processes", procs, err)
-		}
+		await(t, "both processes in the cgroup", func() bool {
+			procs, err := g.Procs()
+			return err == nil && len(procs) == 2
+		})
 		if _, err := c.Launch(ctx, launcher.LaunchRequest{Spec: spec(cfg, "long", "true")}); err == nil {
 			t.Error("a second container of the same name started")
 		}
@@ -208,5 +209,95 @@ func TestAccountCellHidesTheHost(t *testing.T) {
 			t.Error(err)
 		}
 		_ = c.Close()
+	})
+}
+
+// TestFixtureStarter is the launcher's starter in the test below.
+func TestFixtureStarter(t *testing.T) {
+	if os.Getenv("BULKHEAD_TEST_STARTER") == "" {
+		return // passes: it is only a fixture
+	}
+	throwaway.RequireInside(t)
+	c := start(t.Context(), t, config())
+	got, err := c.Launch(t.Context(), launcher.LaunchRequest{Spec: spec(config(), "long", "while :; do echo tick; sleep 0.05; done")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("started %d %d\n", c.PID(), got.HostPID)
+	select {}
+}
+
+func TestLauncherSurvivesItsStarterAndIsFoundAgain(t *testing.T) {
+	inHost(t, func(ctx context.Context, t *testing.T, cfg launcher.Config) {
+		exe, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		starter := exec.CommandContext(ctx, exe, "-test.run=^TestFixtureStarter$")
+		starter.Env = append(os.Environ(), "BULKHEAD_TEST_STARTER=1")
+		out, err := starter.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := starter.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var pid, child int
+		if _, err := fmt.Fscanf(out, "started %d %d\n", &pid, &child); err != nil {
+			t.Fatal(err)
+		}
+		if err := starter.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = starter.Wait()
+		c, err := launcher.Connect(ctx, cfg.Place.LauncherSocket())
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := c.List(ctx)
+		if err != nil || len(list) != 1 || list[0].HostPID != child || list[0].State != launcher.StateRunning || c.PID() != pid {
+			t.Fatalf("found launcher %d with %+v, %v; want %d with process %d", c.PID(), list, err, pid, child)
+		}
+		_ = list[0].PIDFD.Close()
+		log := filepath.Join(cfg.Place.Logs(), "long.log")
+		size := func() int64 {
+			st, err := os.Stat(log)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return st.Size()
+		}
+		before := size()
+		await(t, "the log to grow", func() bool { return size() > before })
+		// Its end takes everything along.
+		events := make(chan launcher.Event, 8)
+		watched := make(chan error, 1)
+		go func() {
+			watched <- c.Watch(ctx, func(e launcher.Event) error {
+				events <- e
+				return nil
+			})
+		}()
+		if e := <-events; e.Kind != launcher.EventStarted || e.Container.Name != "long" {
+			t.Errorf("event %+v", e)
+		}
+		p, err := os.FindProcess(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := p.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-c.Exited()
+		if err := <-watched; !errors.Is(err, launcher.ErrGone) {
+			t.Errorf("watch ended with %v, want ErrGone", err)
+		}
+		await(t, "the end of the container", func() bool {
+			raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
+			return err != nil || strings.Contains(string(raw), ") Z ")
+		})
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
 	})
 }

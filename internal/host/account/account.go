@@ -133,7 +133,7 @@ func run(ctx context.Context, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
 	defer cancel()
 	var out bytes.Buffer
-	c := exec.CommandContext(ctx, name, args...)
+	c := exec.CommandContext(ctx, name, args...) // #nosec G204 -- useradd and its kin, with checked names
 	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
 	c.Dir = "/"
 	c.Stdout, c.Stderr = &out, &out

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -153,7 +154,7 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, was := running[runtimeName]; !running[runtimeName] && !(was && a.Want.Mode == team.ModeTask) {
+	if _, was := running[runtimeName]; !running[runtimeName] && (!was || a.Want.Mode != team.ModeTask) {
 		if err := a.startRuntime(ctx); err != nil {
 			return err
 		}
@@ -254,13 +255,22 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
-	_, err = a.launcher.Launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
+	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimService, Command: spec.Command, Dir: spec.Dir, PassFiles: 2,
 	}}, lf, cf)
+}
+
+// launch starts a container whose processes are found by its cgroup later on:
+// the descriptor that comes with the answer is not needed.
+func (a *agentRun) launch(ctx context.Context, r launcher.LaunchRequest, files ...*os.File) error {
+	c, err := a.launcher.Launch(ctx, r, files...)
 	if err != nil {
-		return fmt.Errorf("start the gateway: %w", err)
+		return fmt.Errorf("start the %s: %w", r.Spec.Name, err)
 	}
-	return nil
+	if c.PIDFD == nil {
+		return nil // it has ended already; whoever waits for it says so
+	}
+	return c.PIDFD.Close()
 }
 
 func (a *agentRun) startRuntime(ctx context.Context) error {
@@ -268,14 +278,10 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
-	_, err := a.launcher.Launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
+	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
 	}})
-	if err != nil {
-		return fmt.Errorf("start the runtime: %w", err)
-	}
-	return nil
 }
 
 // weaker writes into a Spec what the operator accepted this host to lack.

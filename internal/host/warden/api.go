@@ -45,7 +45,7 @@ func (w *Warden) serve(ln *net.UnixListener) error {
 		c, err := ln.AcceptUnix()
 		if err != nil {
 			if w.ctx.Err() != nil {
-				return nil
+				return nil //nolint:nilerr // the listener was closed because the warden ends
 			}
 			if errors.Is(err, net.ErrClosed) {
 				return fmt.Errorf("warden: %w", err)
@@ -54,7 +54,16 @@ func (w *Warden) serve(ln *net.UnixListener) error {
 			pause(w.ctx, 100*time.Millisecond)
 			continue
 		}
-		w.owners.Go(func() { w.answer(c) })
+		w.owners.Go(func() {
+			w.begin()
+			verb := w.answer(c)
+			w.end()
+			// After a down, and after an up that was refused. Whoever only
+			// greeted may be about to ask.
+			if verb == wire.VerbDown || verb == wire.VerbApply {
+				w.leaveWhenIdle()
+			}
+		})
 	}
 }
 
@@ -70,7 +79,8 @@ type call struct {
 	body json.RawMessage
 }
 
-func (w *Warden) answer(u *net.UnixConn) {
+// answer serves one connection and says what was asked.
+func (w *Warden) answer(u *net.UnixConn) (verb string) {
 	conn := wire.New(u)
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(w.ctx, func() { _ = u.SetDeadline(time.Now()) })
@@ -78,16 +88,16 @@ func (w *Warden) answer(u *net.UnixConn) {
 	peer, err := identity.PeerOf(u)
 	if err != nil {
 		w.log.Warn("operator without credentials", "error", err)
-		return
+		return ""
 	}
-	if _, err := conn.Greet(wire.WardenProtocol, wire.WardenVersion); err != nil {
+	if _, err := conn.GreetAs(wire.Hello{Protocol: wire.WardenProtocol, Version: wire.WardenVersion, Build: w.cfg.Build}); err != nil {
 		w.log.Warn("operator", "uid", peer.UID, "error", err)
-		return
+		return ""
 	}
 	_ = u.SetReadDeadline(time.Now().Add(requestTimeout))
 	m, files, err := conn.Recv()
 	if err != nil {
-		return
+		return ""
 	}
 	for _, f := range files {
 		_ = f.Close()
@@ -96,18 +106,13 @@ func (w *Warden) answer(u *net.UnixConn) {
 	c := &call{w: w, ctx: w.ctx, conn: conn, id: m.ID, body: m.Body}
 	if err := w.may(peer, m.Verb); err != nil {
 		c.fail(err)
-		return
+		return m.Verb
 	}
 	w.log.Debug("request", "verb", m.Verb, "uid", peer.UID)
 	if err := c.dispatch(m.Verb); err != nil {
 		c.fail(err)
 	}
-	if m.Verb == wire.VerbApply || m.Verb == wire.VerbDown {
-		// Only now: leaving ends this connection, and the operator would never
-		// learn why an up was refused. A refused one leaves no warden behind
-		// either.
-		w.leaveWhenIdle()
-	}
+	return m.Verb
 }
 
 // may says whether the peer may use the verb.
@@ -184,18 +189,54 @@ func (c *call) fail(err error) {
 	_ = c.conn.Send(c.id, wire.VerbError, f)
 }
 
-// leaveWhenIdle ends the warden after the last team is gone, unless it is to
-// stay.
+// idlePatience is how long a warden without a team waits for an operator.
+const idlePatience = 3 * time.Second
+
+// watchIdle ends a warden that nobody needs: one that was started and not
+// used, because its up was killed or another warden was first.
+func (w *Warden) watchIdle() {
+	if w.cfg.Stay {
+		return
+	}
+	w.owners.Go(func() {
+		for w.ctx.Err() == nil {
+			pause(w.ctx, idlePatience)
+			w.leaveWhenIdle()
+		}
+	})
+}
+
+// leaveWhenIdle ends the warden when no team is left and nobody asks anything,
+// unless it is to stay.
 func (w *Warden) leaveWhenIdle() {
+	if w.cfg.Stay || w.ctx.Err() != nil || !w.change.TryLock() {
+		return
+	}
+	defer w.change.Unlock()
 	w.mu.Lock()
-	idle := len(w.teams) == 0
+	idle := len(w.teams) == 0 && w.calls == 0
 	w.mu.Unlock()
-	if !idle || w.cfg.Stay {
+	if !idle {
 		return
 	}
 	w.log.Info("no team is left; ending")
-	_ = w.sweepRun()
+	if err := w.sweepRun(); err != nil {
+		w.log.Warn("clearing the run folder", "error", err)
+	}
 	w.cancel()
+}
+
+// begin and end count the calls that are being answered.
+func (w *Warden) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.calls++
+}
+
+func (w *Warden) end() {
+	w.mu.Lock()
+	w.calls--
+	w.mu.Unlock()
 }
 
 // groupID finds a group in the text of a group file.

@@ -9,7 +9,7 @@ import (
 	"bulkhead/internal/dial"
 	"bulkhead/internal/dialer"
 	"bulkhead/internal/engine/cell"
-	"bulkhead/internal/gateway"
+	"bulkhead/internal/gateway/gatewayconfig"
 	"bulkhead/internal/host"
 	"bulkhead/internal/wire"
 )
@@ -87,8 +87,8 @@ func (a *agentRun) startDialer() (*process, error) {
 	return d, writeJSON(filepath.Join(a.Place.Run, "dialer.json"), d.identity)
 }
 
-func gatewayConfig(a *host.Agent, token string) gateway.Config {
-	return gateway.Config{
+func gatewayConfig(a *host.Agent, token string) gatewayconfig.Config {
+	return gatewayconfig.Config{
 		Team: a.Place.Team, Agent: a.Place.Name, Token: token, Egress: a.Want.Egress, Hosts: a.Want.Hosts,
 		DialerSocket: insideDialer + "/dialer.sock",
 	}

@@ -1,6 +1,7 @@
 package warden
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -113,21 +114,23 @@ func (c *call) run() error {
 	if req.Exec.Dir != "" {
 		spec.Dir = req.Exec.Dir
 	}
-	_, err = client.Launch(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
-	closeFiles(inside)
-	if err != nil {
+	running := false
+	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func(one launcher.Container) error {
+		running = true
+		closeFiles(inside)
+		_ = one.PIDFD.Close()
+		err := c.conn.Send(c.id, wire.VerbStarted, wire.ExecStarted{PID: 1}, outside...)
+		closeFiles(outside)
+		return err
+	}, inside...)
+	if !running {
+		closeFiles(inside)
 		closeFiles(outside)
 		return &fault{wire.Failure{Message: "start: " + err.Error(), Exit: wire.ExitFailed}}
 	}
-	err = c.conn.Send(c.id, wire.VerbStarted, wire.ExecStarted{PID: 1}, outside...)
-	closeFiles(outside)
 	if err != nil {
-		_, err = client.Kill(c.ctx, spec.Name)
-		return err
-	}
-	exit, err := client.Wait(c.ctx, spec.Name)
-	if err != nil {
-		return err
+		_, kerr := client.Kill(context.WithoutCancel(c.ctx), spec.Name)
+		return errors.Join(err, kerr)
 	}
 	return c.conn.Send(c.id, wire.VerbExited, wire.ExecExited{Code: exit.Code, Signal: exit.Signal})
 }

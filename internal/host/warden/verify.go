@@ -185,10 +185,13 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 		Command: []string{filepath.Join(a.programs(), probeProgram)}, Env: []string{}, Dir: "/",
 		Limits: engine.Limits{}.WithDefaults(), Cgroup: cgroupOf(&a.Agent, name),
 	}
-	_, err = client.Launch(ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
+	c, err := client.Launch(ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
 	closeFiles(inside)
 	if err != nil {
 		return nil, err
+	}
+	if c.PIDFD != nil {
+		defer func() { _ = c.PIDFD.Close() }()
 	}
 	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
 	defer stop()

@@ -56,7 +56,9 @@ type Config struct {
 	// Stay keeps the warden running when no team is left (systemd runs it);
 	// otherwise it ends, so that down leaves nothing behind.
 	Stay bool
-	Log  *slog.Logger
+	// Build names the warden's own build to operators.
+	Build string
+	Log   *slog.Logger
 }
 
 // Warden is a running warden.
@@ -79,8 +81,9 @@ type Warden struct {
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
-	mu    sync.Mutex // guards teams and system
+	mu    sync.Mutex // guards teams, sys and calls
 	teams map[string]*teamRun
+	calls int     // being answered
 	sys   *system // nil until the first team
 
 	owners sync.WaitGroup // supervisors and connections
@@ -97,16 +100,19 @@ func Run(ctx context.Context, cfg Config) error {
 	if cfg.Log == nil {
 		cfg.Log = slog.Default()
 	}
-	for _, dir := range []string{cfg.Host.State, cfg.Host.Run, filepath.Dir(cfg.Host.WardenLog())} {
+	for _, dir := range []string{cfg.Host.State, filepath.Dir(cfg.Host.WardenLog())} {
 		if err := tree.MkdirAll(dir); err != nil {
 			return fmt.Errorf("warden: %w", err)
 		}
 	}
-	unlock, err := lock(cfg.Host.WardenLock())
+	unlock, err := lock(ctx, cfg.Host.WardenLock())
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	if err := tree.MkdirAll(cfg.Host.Run); err != nil {
+		return fmt.Errorf("warden: %w", err)
+	}
 	w, err := open(ctx, cfg)
 	if err != nil {
 		return err
@@ -121,6 +127,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w.log.Info("ready", "socket", cfg.Host.WardenSocket())
 	w.watchTable()
 	w.watchResolverFiles()
+	w.watchIdle()
 	return w.serve(ln)
 }
 
@@ -154,20 +161,31 @@ func (w *Warden) close() {
 	}
 }
 
+// lockPatience is how long a warden that is ending may hold the lock.
+const lockPatience = 5 * time.Second
+
 // lock makes sure that there is one warden. The kernel drops the lock when the
 // process ends, however it ends.
-func lock(path string) (unlock func(), err error) {
+func lock(ctx context.Context, path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600) // #nosec G304 -- layout
 	if err != nil {
 		return nil, fmt.Errorf("warden: lock: %w", err)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = ErrRunning
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
 		}
-		return nil, errors.Join(fmt.Errorf("warden: lock %s: %w", path, err), f.Close())
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, errors.Join(fmt.Errorf("warden: lock %s: %w", path, err), f.Close())
+		}
+		if ctx.Err() != nil {
+			return nil, errors.Join(fmt.Errorf("warden: lock %s: %w", path, ErrRunning), f.Close())
+		}
+		pause(ctx, 10*time.Millisecond)
 	}
-	return func() { _ = f.Close() }, nil
 }
 
 // listen makes a unix socket in a root-owned folder. A socket that a dead

@@ -38,6 +38,9 @@ import (
 	"bulkhead/internal/wire"
 )
 
+// insideThreads is how many things can happen inside the runtime at a time.
+const insideThreads = 8
+
 const roleVariable = "BULKHEAD_TEST_ROLE"
 
 // Ids of the one agent, and of the resolver.
@@ -45,6 +48,9 @@ var (
 	IDs        = layout.IDs{Account: 2001, Base: 200000, Dialer: 700001}
 	ResolverID = uint32(700002)
 )
+
+// plainTCP listens without multipath TCP, which Go asks for by default.
+var plainTCP = func() (l net.ListenConfig) { l.SetMultipathTCP(false); return }()
 
 // Account is the agent's account.
 const Account = "bh-t-writer"
@@ -86,6 +92,7 @@ func play(ctx context.Context, role string) error {
 		if err := json.NewDecoder(config).Decode(&cfg); err != nil {
 			return err
 		}
+		gateway.Tune()
 		return gateway.Serve(ctx, u, cfg, os.Stdout)
 	case "resolver":
 		return resolver.Serve(ctx, u, resolver.Config{Client: 0})
@@ -236,6 +243,7 @@ func (s *Stack) start(role string, id uint32, ln *os.File, config any) *Process 
 func (s *Stack) runtime() {
 	s.t.Helper()
 	ready := make(chan error)
+	space := make(chan int, 1)
 	go func() { // ends with the channel; its thread ends with it
 		runtime.LockOSThread()
 		err := unix.Unshare(unix.CLONE_NEWNET)
@@ -250,12 +258,26 @@ func (s *Stack) runtime() {
 				}
 			}
 		}
-		ready <- err
+		fd, e := unix.Open("/proc/thread-self/ns/net", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		space <- fd
+		ready <- errors.Join(err, e)
 		for fn := range s.inside {
 			fn()
 		}
 	}()
 	fatal(s.t, <-ready)
+	fd := <-space
+	for range insideThreads - 1 {
+		go func() { // as above
+			runtime.LockOSThread()
+			ready <- unix.Setns(fd, unix.CLONE_NEWNET)
+			for fn := range s.inside {
+				fn()
+			}
+		}()
+		fatal(s.t, <-ready)
+	}
+	_ = unix.Close(fd)
 	s.t.Cleanup(func() { close(s.inside) })
 	s.Hand(s.Static.Listeners)
 }
@@ -276,7 +298,7 @@ func (s *Stack) Hand(listeners []wire.Listener) {
 		var files []*os.File
 		for _, l := range part {
 			var ln net.Listener
-			s.Inside(func() { ln, err = net.Listen("tcp", l.Address) })
+			s.Inside(func() { ln, err = plainTCP.Listen(context.Background(), "tcp", l.Address) })
 			fatal(s.t, err)
 			f, err := ln.(*net.TCPListener).File()
 			fatal(s.t, err)

@@ -194,7 +194,7 @@ func Picture(t *testing.T) map[string]string {
 		"namespaces": "ls /run/netns 2>/dev/null || true; ip -o link",
 		"processes":  "ps -eo uid,args --no-headers | grep -v -e 'ps -eo' -e 'grep -v' -e 'bash -euo' -e '\\[kworker/' -e '(udev-worker)' | sort",
 		"run":        "find /run -name '*bulkhead*' | sort",
-		"sysctls":    "sysctl -a 2>/dev/null | grep -v -e '^fs.dentry-state' -e nr_ -e random -e '^kernel.ns_last_pid' -e '^fs.file-nr' -e '^fs.inode' -e pty.nr -e '^net.netfilter.nf_conntrack_count' -e cpufreq -e sched_domain || true",
+		"sysctls":    "sysctl -a 2>/dev/null | grep -E '^(kernel|net|user|vm)[.]' | grep -v -e random -e ns_last_pid -e pty.nr -e conntrack_count -e sched_domain || true",
 	} {
 		p[name] = numbers.ReplaceAllString(Sh(t, script), "packets # bytes #")
 	}

@@ -58,8 +58,11 @@ func run(planFD, status int) error {
 			return fmt.Errorf("stage 2: host name %q: %w", p.Hostname, err)
 		}
 	}
-	if p.Root >= 0 {
-		if err := enterRoot(&p); err != nil {
+	if p.Proc {
+		if err := mountProc(); err != nil {
+			return err
+		}
+		if err := coverProc(); err != nil {
 			return err
 		}
 	}
@@ -67,6 +70,14 @@ func run(planFD, status int) error {
 	res, err := p.Profile.Apply(p.Become, "/proc")
 	if err != nil {
 		return err
+	}
+	if p.Wait {
+		if err := report(status, Report{Result: res}); err != nil {
+			return err
+		}
+		if err := receive(status, &p); err != nil {
+			return err
+		}
 	}
 	// As the container's own user: what it may not enter it shall not get.
 	if err := unix.Chdir(p.Dir); err != nil {
@@ -80,6 +91,58 @@ func run(planFD, status int) error {
 		return err
 	}
 	return fmt.Errorf("stage 2: run %s: %w", path, syscall.Exec(path, p.Argv, p.Env)) // #nosec G204 -- the Spec's command, confined
+}
+
+// receive waits for the order and takes its descriptors for stdin, stdout and
+// stderr. When the starter goes away instead, this process ends.
+func receive(fd int, p *Plan) error {
+	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(3*4))
+	n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("stage 2: wait for the command: %w", err)
+	}
+	if n == 0 {
+		os.Exit(0)
+	}
+	raw := buf[:n:n]
+	for {
+		n, err := unix.Read(fd, buf)
+		if err != nil {
+			return fmt.Errorf("stage 2: read the command: %w", err)
+		}
+		if n == 0 {
+			break
+		}
+		raw = append(raw, buf[:n]...)
+	}
+	var o Order
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return fmt.Errorf("stage 2: order: %w", err)
+	}
+	if len(o.Argv) == 0 {
+		return errors.New("stage 2: the order names no command")
+	}
+	p.Argv, p.Env, p.Dir = o.Argv, o.Env, o.Dir
+	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil {
+		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+	}
+	if len(msgs) != 1 {
+		return errors.New("stage 2: the order came without descriptors")
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil {
+		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+	}
+	if len(fds) != 3 {
+		return fmt.Errorf("stage 2: the order came with %d descriptors, not 3", len(fds))
+	}
+	for i, from := range fds {
+		if err := unix.Dup3(from, i, 0); err != nil {
+			return fmt.Errorf("stage 2: descriptor %d: %w", i, err)
+		}
+	}
+	return nil
 }
 
 func report(fd int, r Report) error {

@@ -1,0 +1,89 @@
+package cell
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// enter gives the calling thread (locked, and thrown away afterwards) a mount
+// namespace that holds this tree and nothing else. What is forked from it gets
+// a copy; in a user namespace of its own, with every mount locked (see
+// mount_namespaces(7)). The work is done here and not in the child because
+// letting go of the host's tree waits for an RCU grace period, milliseconds on
+// a busy machine, which a prepared container has behind it.
+//
+// After it, no path of the host is visible to this thread.
+func (t *tree) enter() error {
+	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("cell: mount namespace: %w", err)
+	}
+	// Nothing mounted here may show outside.
+	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
+		return fmt.Errorf("cell: cut mount propagation: %w", err)
+	}
+	// Any folder does: this mount namespace is ours and the old tree goes away.
+	if err := unix.MoveMount(t.root, "", unix.AT_FDCWD, "/tmp", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return fmt.Errorf("cell: place the root: %w", err)
+	}
+	if err := unix.Fchdir(t.root); err != nil {
+		return fmt.Errorf("cell: enter the root: %w", err)
+	}
+	if err := unix.PivotRoot(".", "."); err != nil {
+		return fmt.Errorf("cell: pivot_root: %w", err)
+	}
+	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("cell: let go of the host's tree: %w", err)
+	}
+	if err := unix.Chdir("/"); err != nil {
+		return fmt.Errorf("cell: enter the root: %w", err)
+	}
+	// The starter's procfs, which stage 2 covers with that of its own PID
+	// namespace: the kernel lets a user namespace mount one only where another
+	// is in full sight.
+	if err := place(placed{fd: t.proc, target: "/proc"}); err != nil {
+		return err
+	}
+	if err := place(placed{fd: t.dev, target: "/dev"}); err != nil {
+		return err
+	}
+	if err := unix.Mount("devpts", "/dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620"); err != nil {
+		return fmt.Errorf("cell: mount /dev/pts: %w", err)
+	}
+	for _, m := range t.mounts {
+		if err := place(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// place moves a detached mount to its target. The target is opened without
+// following links and inside the root, since it may lie in a folder that the
+// agent can write.
+func place(m placed) error {
+	at, err := openTarget(m.target)
+	if err != nil {
+		if errors.Is(err, unix.ENOENT) {
+			kind := "folder"
+			if m.file {
+				kind = "file"
+			}
+			return fmt.Errorf("cell: the root has no mount point %s: add an empty %s of that name to the image (it is mounted read-only, so none can be made now)", m.target, kind)
+		}
+		return fmt.Errorf("cell: mount point %s: %w", m.target, err)
+	}
+	defer func() { _ = unix.Close(at) }()
+	if err := unix.MoveMount(m.fd, "", at, "", unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_EMPTY_PATH); err != nil {
+		return fmt.Errorf("cell: mount on %s: %w", m.target, err)
+	}
+	return nil
+}
+
+func openTarget(path string) (int, error) {
+	return unix.Openat2(unix.AT_FDCWD, "/"+strings.TrimLeft(path, "/"), &unix.OpenHow{
+		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}

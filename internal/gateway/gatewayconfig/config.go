@@ -1,0 +1,51 @@
+// Package gatewayconfig is what the warden tells a gateway at its start. It is
+// a package of its own so that the warden, which runs as root, does not link
+// the gateway's HTTP server.
+package gatewayconfig
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"bulkhead/internal/identity"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/team"
+)
+
+// minToken is the shortest token that is taken: 128 bits as base64.
+const minToken = 22
+
+// Config is what a gateway is told at its start, as JSON on descriptor 4.
+type Config struct {
+	Team  string `json:"team"`
+	Agent string `json:"agent"`
+	Token string `json:"token"` // the runtime's token; at least 22 characters
+	// RuntimeID is the id, as the gateway sees it, of the runtime. Zero:
+	// layout.RuntimeID. The overflow id 65534 is refused whatever this says.
+	RuntimeID uint32 `json:"runtimeID,omitempty"`
+	// Egress and Hosts are the agent's, from the manifest.
+	Egress []team.Destination      `json:"egress"`
+	Hosts  map[string][]netip.Addr `json:"hosts,omitempty"`
+	// DialerSocket is the path, as the gateway sees it, of
+	// layout.Agent.DialerSocket.
+	DialerSocket string `json:"dialerSocket"`
+	// MaxConnections bounds concurrent connections of the runtime; zero: 512.
+	MaxConnections int `json:"maxConnections,omitempty"`
+}
+
+// Check fills defaults and refuses what would be weak.
+func (c *Config) Check() error {
+	if c.RuntimeID == 0 {
+		c.RuntimeID = layout.RuntimeID
+	}
+	switch {
+	case c.Team == "" || c.Agent == "" || c.DialerSocket == "":
+		return errors.New("gateway: the config must give team, agent and dialerSocket")
+	case len(c.Token) < minToken:
+		return fmt.Errorf("gateway: the token is shorter than %d characters", minToken)
+	case c.RuntimeID == identity.Overflow:
+		return errors.New("gateway: runtimeID is the overflow id, which stands for anybody")
+	}
+	return nil
+}
