@@ -31,7 +31,7 @@ type review struct {
 	lost     []string
 }
 
-func (w *Warden) review(req wire.ApplyRequest) (*review, error) {
+func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, error) {
 	m, err := team.Parse(req.Path, req.Manifest)
 	if err != nil {
 		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitBadInput}}
@@ -46,8 +46,12 @@ func (w *Warden) review(req wire.ApplyRequest) (*review, error) {
 	var faults []string
 	for _, a := range m.Agents {
 		place := w.host.Agent(m.Team, a.Name)
-		if err := w.accounts.Check(account.Request{Name: place.Account, Team: m.Team, Agent: a.Name}); err != nil {
+		todo, err := (accountLayer{w}).Plan(ctx, &host.Agent{Place: place, Want: a})
+		if err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
+		}
+		if i := slices.IndexFunc(r.changes, func(c wire.Change) bool { return c.Agent == a.Name }); i >= 0 {
+			r.changes[i].Why = append(r.changes[i].Why, todo...)
 		}
 		if err := checkRootfs(rootfsOf(w.host, &host.Agent{Place: place, Want: a}), a); err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
@@ -117,8 +121,8 @@ func roomOn(path string) error {
 	return nil
 }
 
-func (w *Warden) plan(req wire.ApplyRequest) (*wire.PlanResult, error) {
-	r, err := w.review(req)
+func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanResult, error) {
+	r, err := w.review(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +133,7 @@ func (w *Warden) plan(req wire.ApplyRequest) (*wire.PlanResult, error) {
 func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress) (*wire.ApplyResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
-	r, err := w.review(req)
+	r, err := w.review(ctx, req)
 	if err != nil {
 		return nil, err
 	}
