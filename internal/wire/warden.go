@@ -22,6 +22,8 @@ const (
 	VerbVerify   = "verify"   // [VerifyRequest] -> evidence.Report
 	VerbRun      = "run"      // [RunRequest]: a one-off container -> as VerbExec
 	VerbDenials  = "denials"  // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
+	VerbAllow    = "allow"    // [AllowRequest] -> [AllowResult]
+	VerbRevoke   = "revoke"   // [RevokeRequest] -> [GrantsResult]: what is left
 	VerbWhy      = "why"      // [WhyRequest] -> [WhyResult]; changes nothing
 	VerbShutdown = "shutdown" // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
@@ -140,6 +142,8 @@ type PlanResult struct {
 	Team          string   `json:"team"`
 	Changes       []Change `json:"changes"`
 	MissingLayers []string `json:"missingLayers,omitempty"`
+	// Grants are temporary destinations, which up leaves as they are.
+	Grants []AgentGrants `json:"grants,omitempty"`
 }
 
 // ApplyResult is what up did.
@@ -172,6 +176,7 @@ type AgentStatus struct {
 	Containers []ContainerStatus `json:"containers"`
 	Layers     []LayerStatus     `json:"layers"`
 	Restarts   int               `json:"restarts"`
+	Grants     []Grant           `json:"grants,omitempty"` // temporary destinations
 }
 
 // ContainerStatus is one container.

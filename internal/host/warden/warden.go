@@ -127,6 +127,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w.watchTable()
 	w.watchResolverFiles()
 	w.watchIdle()
+	w.watchGrants()
 	return w.serve(ln)
 }
 
@@ -144,7 +145,7 @@ func open(ctx context.Context, cfg Config) (*Warden, error) {
 	}
 	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger}
 	w.resolver = resolver.NewClient(w.resolverSocket())
-	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied})
+	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent})
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	return w, nil
 }
