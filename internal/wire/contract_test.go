@@ -67,6 +67,7 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbAllow, AllowRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443", For: time.Hour, Once: true})
 	w(VerbRevoke, RevokeRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443"})
 	w(VerbGrants, AgentRequest{Team: "pair"})
+	w(VerbWatch, WatchRequest{Team: "pair", Agent: "writer"})
 	w(VerbWhy, WhyRequest{Team: "pair", Agent: "writer", What: "evil.example:443"})
 	w(VerbShutdown, struct{}{})
 	w(VerbProgress, Progress{Agent: "writer", Step: "starting"})

@@ -24,11 +24,13 @@ const (
 	VerbDenials  = "denials"  // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
 	VerbAllow    = "allow"    // [AllowRequest] -> [AllowResult]
 	VerbRevoke   = "revoke"   // [RevokeRequest] -> [GrantsResult]: what is left
+	VerbWatch    = "watch"    // [WatchRequest] -> VerbStarted, then VerbEvent with a record.Record each, until the operator leaves
 	VerbWhy      = "why"      // [WhyRequest] -> [WhyResult]; changes nothing
 	VerbShutdown = "shutdown" // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
 
 	VerbProgress = "progress" // [Progress]
+	VerbEvent    = "event"    // record.Record, unasked
 	VerbResult   = "result"
 )
 

@@ -288,3 +288,52 @@ while sleep 0.1; do echo tick || exit; done) | nc 127.0.0.1 3128 > /workspace/ec
 		c.Run(t, "down")
 	})
 }
+
+func TestWatchShowsWhatHappensAsItHappens(t *testing.T) {
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		c.Run(t, "up")
+		stage.Sh(t, "cd "+c.Dir+"; for f in all writer; do a=; [ $f = all ] || a=$f; "+c.Bin+"/bulkhead watch $a --json >/srv/watch-$f 2>&1 & echo $! >/srv/pid-$f; disown; done; sleep 1")
+		has := func(file string, words ...string) func() bool {
+			return func() bool {
+				for line := range strings.Lines(stage.Sh(t, "cat /srv/watch-"+file)) {
+					all := true
+					for _, w := range words {
+						all = all && strings.Contains(line, w)
+					}
+					if all {
+						return true
+					}
+				}
+				return false
+			}
+		}
+		c.Try(t, "exec", "writer", "--", "wget", "-q", "-O", "-", "http://unlisted.example:8080/")
+		c.Run(t, "exec", "writer", "--", "wget", "-q", "-O", "-", "http://listed.example:8080/")
+		stage.Until(t, "a denial is shown", has("all", `"agent":"writer"`, `"denied"`, "unlisted.example:8080"))
+		stage.Until(t, "a decision is shown", has("writer", `"agent":"writer"`, `"allowed"`, "listed.example:8080"))
+		c.Run(t, "restart", "reviewer")
+		stage.Until(t, "a restart is shown", has("all", `"agent":"reviewer"`, "stopped"))
+		stage.Until(t, "a start is shown", has("all", `"agent":"reviewer"`, "ready"))
+		stage.Sh(t, fmt.Sprintf("kill -9 %d", stage.Container(t, c.Agent(t, "writer"), "runtime").PID))
+		stage.Until(t, "an end is shown", has("writer", `"lifecycle"`, "runtime ended"))
+		stage.Until(t, "its restart is shown", has("writer", `"lifecycle"`, "restarting"))
+		stage.Sh(t, "nft delete table inet bulkhead")
+		stage.Until(t, "a repair is shown", has("writer", `"repair"`, "inet bulkhead"))
+		stage.Sh(t, "kill -9 $(pgrep -x bulkhead-warden)")
+		c.Run(t, "up")
+		stage.Until(t, "the watch goes on with the next warden", func() bool {
+			c.Run(t, "restart", "writer")
+			return has("writer", `"lifecycle"`, "stopped")()
+		})
+		if has("writer", `"reviewer"`)() {
+			t.Error("the watch of one agent shows another")
+		}
+		for _, f := range []string{"all", "writer"} {
+			stage.Sh(t, "kill -INT $(cat /srv/pid-"+f+")")
+		}
+		stage.Until(t, "an interrupt ends it", func() bool { return stage.Sh(t, "pgrep -fc 'bulkhead watc[h]' || true") == "0\n" })
+		c.Run(t, "down")
+	})
+}

@@ -14,6 +14,7 @@ import (
 
 	"bulkhead/internal/dial"
 	"bulkhead/internal/host"
+	"bulkhead/internal/record"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
 )
@@ -189,6 +190,7 @@ func (w *Warden) allow(ctx context.Context, req wire.AllowRequest, uid uint32) (
 		return nil, &fault{wire.Failure{Message: fmt.Sprintf("%s is not allowed: %v", g.Target, err), Mend: "nothing was opened; mend the cause and try again", Exit: wire.ExitFailed}}
 	}
 	res.Witness = fmt.Sprintf("nftables: %d addresses in the set of %s; the gateway took it", len(res.Pinned), a.Place.Account)
+	a.event(record.Egress, record.Allowed, g.Target, "a temporary destination until "+g.Until.Format(time.RFC3339), nil)
 	w.log.Info("temporary destination", "team", a.Place.Team, "agent", a.Place.Name, "target", g.Target, "until", g.Until, "once", g.Once, "uid", uid)
 	return res, nil
 }
@@ -243,6 +245,7 @@ func (w *Warden) revoke(ctx context.Context, req wire.RevokeRequest) (*wire.Gran
 	if err != nil {
 		return nil, err
 	}
+	a.event(record.Egress, record.Allowed, req.Target, "temporary destinations were revoked", nil)
 	w.log.Info("temporary destinations revoked", "team", a.Place.Team, "agent", a.Place.Name, "target", req.Target)
 	return w.grantsOf(wire.AgentRequest{Team: a.Place.Team})
 }
@@ -342,5 +345,6 @@ func (a *agentRun) endGrants(ctx context.Context, now time.Time) {
 	if err := a.setLocked(ctx, next, true); err != nil {
 		a.w.log.Warn("clearing temporary destinations that are over", "agent", a.Place.Name, "error", err)
 	}
+	a.event(record.Egress, record.Allowed, "", "temporary destinations are over", nil)
 	a.w.log.Info("temporary destinations are over", "team", a.Place.Team, "agent", a.Place.Name, "left", len(next))
 }
