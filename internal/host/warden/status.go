@@ -85,11 +85,15 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		} else {
 			l.InForce, l.Witness = i.InForce, i.Witness
 		}
+		holds := l.InForce
 		if slices.Contains(accepted, l.Layer) {
-			l.Witness = "this host lacks what it needs, accepted by the operator; " + l.Witness
+			// Whole it is not, whatever else of it holds; and it goes on being
+			// said for as long as the team runs.
+			l.InForce = false
+			l.Witness = lacking(features(), l.Layer) + ", accepted by the operator; the rest: " + l.Witness
 		}
 		s.Layers = append(s.Layers, l)
-		if !l.InForce {
+		if !holds {
 			inForce = false
 			if s.Why == "" {
 				s.Why = "layer " + l.Layer + " is not in force: " + l.Witness

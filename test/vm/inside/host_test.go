@@ -280,9 +280,24 @@ func TestDebian12LacksLandlockABI6(t *testing.T) {
 	leaves(t, before)
 	c.Run(t, "up", "--accept-missing", "pod")
 	a := c.Agent(t, "writer")
-	t.Logf("%+v", a)
-	if !strings.Contains(fmt.Sprint(a.Layers), "Landlock") {
+	if a.State != "running" {
+		t.Errorf("writer is %s: %s", a.State, a.Why)
+	}
+	shown := false
+	for _, l := range a.Layers {
+		shown = shown || l.Layer == "pod" && !l.InForce && strings.Contains(l.Witness, "Landlock")
+	}
+	if !shown {
 		t.Errorf("status does not show what was accepted: %+v", a.Layers)
+	}
+	verified := c.Try(t, "verify", "--no-controls", "--json")
+	var rep evidence.Report
+	if err := json.NewDecoder(bytes.NewBufferString(verified.Stdout)).Decode(&rep); err != nil {
+		t.Fatalf("%v\n%s", err, verified)
+	}
+	t.Logf("verify: exit %d, %d attacks, %d denied, %d succeeded, %d not run", verified.Exit, rep.Attacks, rep.Denied, rep.Succeeded, rep.NotRun)
+	if rep.Succeeded != 0 || rep.Denied == 0 || rep.NotRun == 0 {
+		t.Errorf("%s", verified)
 	}
 	if got := c.Run(t, "exec", "writer", "--", "id", "-u"); got != "1000\n" {
 		t.Errorf("id -u says %q", got)
