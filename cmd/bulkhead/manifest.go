@@ -59,7 +59,7 @@ func readManifest(path string) (*team.Manifest, wire.ApplyRequest, error) {
 func (a *app) changes(list []wire.Change, heads map[wire.Action]string) {
 	t := table{head: []string{"AGENT", "CHANGE", "WHY"}}
 	paint := map[wire.Action]string{
-		wire.ActionCreate: green, wire.ActionUpdate: green, wire.ActionRestart: yellow, wire.ActionRemove: red, wire.ActionKeep: faint,
+		wire.ActionCreate: green, wire.ActionUpdate: green, wire.ActionRestart: yellow, wire.ActionRemove: red, wire.ActionKeep: faint, wire.ActionStart: green,
 	}
 	for _, c := range list {
 		why := ""

@@ -48,7 +48,7 @@ func (a *app) plan(ctx context.Context, file string) error {
 	}
 	heads := map[wire.Action]string{
 		wire.ActionCreate: "create", wire.ActionUpdate: "update, no restart", wire.ActionRestart: "restart",
-		wire.ActionRemove: "remove", wire.ActionKeep: "keep",
+		wire.ActionRemove: "remove", wire.ActionKeep: "keep", wire.ActionStart: "start",
 	}
 	fmt.Fprintf(a.out, "Team %s: what `bulkhead up` would do%s\n\n", m.Team, against)
 	a.changes(res.Changes, heads)

@@ -58,7 +58,7 @@ func (a *app) up(ctx context.Context, file string, accept []string) error {
 	}
 	heads := map[wire.Action]string{
 		wire.ActionCreate: "created", wire.ActionUpdate: "updated, not restarted", wire.ActionRestart: "restarted",
-		wire.ActionRemove: "removed", wire.ActionKeep: "kept",
+		wire.ActionRemove: "removed", wire.ActionKeep: "kept", wire.ActionStart: "started",
 	}
 	a.changes(res.Changes, heads)
 	fmt.Fprintln(a.out)

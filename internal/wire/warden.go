@@ -123,6 +123,7 @@ const (
 	ActionRestart Action = "restart"
 	ActionRemove  Action = "remove"
 	ActionKeep    Action = "keep"
+	ActionStart   Action = "start" // unchanged, but stopped
 )
 
 // Change is one line of a plan.

@@ -44,6 +44,7 @@ func (r Range) overlaps(o Range) bool { return r.First <= o.Last() && o.First <=
 // Database is what the host's account files say.
 type Database struct {
 	Users  []User
+	Groups []string // names
 	SubUID []Range
 	SubGID []Range
 }
@@ -57,6 +58,13 @@ func Read(etc string) (*Database, error) {
 			d.Users = append(d.Users, u)
 		}
 		return err
+	}); err != nil {
+		return nil, err
+	}
+	if err := readLines(filepath.Join(etc, "group"), func(line string) error {
+		name, _, _ := strings.Cut(line, ":")
+		d.Groups = append(d.Groups, name)
+		return nil
 	}); err != nil {
 		return nil, err
 	}

@@ -50,9 +50,9 @@ type agentRun struct {
 // programs' build is not part of it: an upgrade of Bulkhead restarts nobody.
 func (a *agentRun) digest() string {
 	raw, err := json.Marshal(struct {
-		Want *team.Agent
+		Want string
 		IDs  layout.IDs
-	}{a.Want, a.IDs})
+	}{a.Want.Digest(), a.IDs})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}
