@@ -29,7 +29,7 @@ running warden the manifest is compared with the one in force, when that can be 
 }
 
 func (a *app) plan(ctx context.Context, file string) error {
-	m, req, err := readManifest(file)
+	m, req, err := a.theManifest(file)
 	if err != nil {
 		return err
 	}

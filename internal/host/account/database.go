@@ -65,7 +65,7 @@ func Read(etc string) (*Database, error) {
 		name, _, _ := strings.Cut(line, ":")
 		d.Groups = append(d.Groups, name)
 		return nil
-	}); err != nil {
+	}); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	for name, into := range map[string]*[]Range{"subuid": &d.SubUID, "subgid": &d.SubGID} {

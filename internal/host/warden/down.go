@@ -19,22 +19,25 @@ import (
 func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (*wire.DownResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
-	w.mu.Lock()
-	names := slices.Sorted(maps.Keys(w.teams))
-	w.mu.Unlock()
+	names := w.removable(req.Purge)
 	if req.Team != "" {
-		if _, err := w.team(req.Team); err != nil {
+		if !slices.Contains(names, req.Team) {
+			_, err := w.team(req.Team)
 			return nil, err
 		}
 		names = []string{req.Team}
 	}
 	res := &wire.DownResult{SchemaVersion: 1, Teams: names, Removed: []string{}}
 	for _, name := range names {
-		t, err := w.team(name)
-		if err != nil {
-			return nil, err
+		w.mu.Lock()
+		t, up := w.teams[name]
+		w.mu.Unlock()
+		if up {
+			say("", "stopping team "+name)
+		} else {
+			// Only data that an earlier down kept; the ledger knows whose.
+			t = &teamRun{name: name, state: teamState{Version: stateVersion, Agents: map[string]agentState{}}}
 		}
-		say("", "stopping team "+name)
 		one, err := w.removeTeam(ctx, t, req.Purge)
 		res.Removed = append(res.Removed, one.Removed...)
 		res.Kept = append(res.Kept, one.Kept...)
@@ -43,6 +46,23 @@ func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (
 		}
 	}
 	return res, nil
+}
+
+// removable lists the teams that are up and, for a purge, those of which an
+// earlier down kept data.
+func (w *Warden) removable(purge bool) []string {
+	names := map[string]bool{}
+	w.mu.Lock()
+	for n := range w.teams {
+		names[n] = true
+	}
+	w.mu.Unlock()
+	if purge {
+		for _, th := range w.ledger.Things(func(x ledger.Thing) bool { return x.Kind == ledger.StateDir && x.Team != "" }) {
+			names[th.Team] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
 }
 
 // removeTeam ends a team and removes what it has, and what all teams share

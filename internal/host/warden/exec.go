@@ -71,7 +71,12 @@ func (c *call) exec() error {
 	for {
 		m, files, err := shim.Recv()
 		if err != nil {
-			return fmt.Errorf("the %s of agent %s ended: %w", container, req.Agent, err)
+			// Said before the connection is closed below.
+			c.fail(&fault{wire.Failure{
+				Message: fmt.Sprintf("the %s of agent %s ended while the command ran, and the command with it", container, req.Agent),
+				Mend:    "look at bulkhead status; the command may have been half done", Exit: wire.ExitFailed,
+			}})
+			return nil
 		}
 		err = c.conn.Send(c.id, m.Verb, m.Body, files...)
 		closeFiles(files)

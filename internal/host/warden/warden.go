@@ -226,6 +226,14 @@ func (w *Warden) operatorsGroup() int {
 	return int(gid)
 }
 
+// followOperators opens the socket to a group that the operator made, or
+// closes it, while the warden runs.
+func (w *Warden) followOperators() {
+	if err := unix.Chown(w.host.WardenSocket(), 0, w.operatorsGroup()); err != nil && !errors.Is(err, unix.ENOENT) {
+		w.log.Warn("giving the socket to the operators' group", "error", err)
+	}
+}
+
 // watchTable puts the table back when somebody else changed it.
 func (w *Warden) watchTable() {
 	w.owners.Go(func() {
