@@ -13,6 +13,7 @@ const (
 	RuntimeID = 1000 // the agent framework under shim
 	GatewayID = 2000 // that agent's gateway
 	ProcID    = 3000 // code run for the agent
+	OwnerID   = 4000 // owns the containers' user namespaces; never mapped, no process has it
 )
 
 // IDs is the id plan of one agent on this host. User and group ids are equal.

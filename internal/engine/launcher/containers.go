@@ -192,6 +192,9 @@ func (cs *containers) fromPool(c *container, r LaunchRequest, opt cell.Options) 
 	return true, nil
 }
 
+// drainTime is how long what a container printed last may take into its log.
+const drainTime = time.Second
+
 // openOutput makes the pipes whose write ends the container gets, and copies
 // what comes out to its log until they close.
 func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() error, err error) {
@@ -211,7 +214,12 @@ func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() err
 		wg.Go(func() { errs[i] = log.copy(stream, r) })
 	}
 	return ends, func() error {
-		// Every process of the container is dead, so the pipes are at their end.
+		// Every process of the container is dead, so the pipes are at their end,
+		// unless somebody else holds one: an agent can pass its output's
+		// descriptors on, to its gateway for example, whose end is not waited for.
+		for _, r := range reads {
+			_ = r.SetReadDeadline(time.Now().Add(drainTime))
+		}
 		wg.Wait()
 		return errors.Join(errs[0], errs[1], reads[0].Close(), reads[1].Close(), log.Close())
 	}, nil

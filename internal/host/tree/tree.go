@@ -187,28 +187,3 @@ func MakeAll(entries ...Entry) error {
 	}
 	return nil
 }
-
-// Remove deletes path and everything below it without following a link or
-// leaving its file system. The parent must belong to root. A path that is not
-// there is removed already.
-func Remove(path string) error {
-	parent, err := Open(filepath.Dir(path))
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = parent.Close() }()
-	r, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", parent.f.Fd()))
-	if err != nil {
-		return fmt.Errorf("tree: open %s: %w", parent.path, err)
-	}
-	// os.Root never resolves a link out of the parent, and RemoveAll unlinks
-	// links instead of following them.
-	err = r.RemoveAll(filepath.Base(path))
-	if err = errors.Join(err, r.Close()); err != nil {
-		return fmt.Errorf("tree: remove %s: %w", path, err)
-	}
-	return nil
-}

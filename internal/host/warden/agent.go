@@ -363,10 +363,7 @@ func (a *agentRun) takeDown(ctx context.Context) error {
 		if grace == 0 {
 			grace = defaultGrace
 		}
-		if running, err := a.running(ctx); err == nil && running[runtimeName] {
-			_, _ = a.launcher.Stop(ctx, runtimeName, grace) // what Stop leaves, Shutdown and the cgroup end
-		}
-		if err := a.launcher.Shutdown(ctx); err != nil && !errors.Is(err, launcher.ErrGone) {
+		if err := a.endContainers(ctx, grace); err != nil && !errors.Is(err, launcher.ErrGone) {
 			a.w.log.Warn("launcher did not shut down; killing its cgroup", "agent", a.Place.Name, "error", err)
 		}
 		_ = a.launcher.Close()
@@ -385,6 +382,21 @@ func (a *agentRun) takeDown(ctx context.Context) error {
 		return err
 	}
 	return tree.Remove(runStatePath(a.Place))
+}
+
+// endPatience is how long a launcher may take to end its containers, beyond
+// the grace of the command. Whoever takes an agent down often holds up every
+// other team, and the cgroup ends what the launcher does not.
+const endPatience = 10 * time.Second
+
+// endContainers ends the command politely, then the launcher with everything.
+func (a *agentRun) endContainers(ctx context.Context, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, grace+endPatience)
+	defer cancel()
+	if running, err := a.running(ctx); err == nil && running[runtimeName] {
+		_, _ = a.launcher.Stop(ctx, runtimeName, grace) // what Stop leaves, Shutdown and the cgroup end
+	}
+	return a.launcher.Shutdown(ctx)
 }
 
 // defaultGrace is how long a command may take to end after SIGTERM.
