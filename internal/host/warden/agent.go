@@ -43,6 +43,7 @@ type agentRun struct {
 	problem  string             // why it does not run although it should
 	cancel   context.CancelFunc // ends the owner
 	done     chan struct{}      // closed when the owner has ended
+	settled  chan struct{}      // closed when the owner's first attempt is over
 }
 
 // digest says what the running containers must have been made from. The

@@ -136,7 +136,7 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbApply:
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.apply(c.ctx, r, c.say) })
 	case wire.VerbPlan:
-		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(r) })
+		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(c.ctx, r) })
 	case wire.VerbStatus:
 		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.statusOf(c.ctx, r) })
 	case wire.VerbHalt:

@@ -31,7 +31,7 @@ type review struct {
 	lost     []string
 }
 
-func (w *Warden) review(req wire.ApplyRequest) (*review, error) {
+func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, error) {
 	m, err := team.Parse(req.Path, req.Manifest)
 	if err != nil {
 		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitBadInput}}
@@ -46,8 +46,12 @@ func (w *Warden) review(req wire.ApplyRequest) (*review, error) {
 	var faults []string
 	for _, a := range m.Agents {
 		place := w.host.Agent(m.Team, a.Name)
-		if err := w.accounts.Check(account.Request{Name: place.Account, Team: m.Team, Agent: a.Name}); err != nil {
+		todo, err := (accountLayer{w}).Plan(ctx, &host.Agent{Place: place, Want: a})
+		if err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
+		}
+		if i := slices.IndexFunc(r.changes, func(c wire.Change) bool { return c.Agent == a.Name }); i >= 0 {
+			r.changes[i].Why = append(r.changes[i].Why, todo...)
 		}
 		if err := checkRootfs(rootfsOf(w.host, &host.Agent{Place: place, Want: a}), a); err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
@@ -117,8 +121,8 @@ func roomOn(path string) error {
 	return nil
 }
 
-func (w *Warden) plan(req wire.ApplyRequest) (*wire.PlanResult, error) {
-	r, err := w.review(req)
+func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanResult, error) {
+	r, err := w.review(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +133,7 @@ func (w *Warden) plan(req wire.ApplyRequest) (*wire.PlanResult, error) {
 func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress) (*wire.ApplyResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
-	r, err := w.review(req)
+	r, err := w.review(ctx, req)
 	if err != nil {
 		return nil, err
 	}
@@ -143,7 +147,7 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 		maps.Copy(next.agents, old.agents)
 		maps.Copy(next.state.Agents, old.state.Agents)
 	}
-	if err := w.found(ctx, next, say); err != nil {
+	if err := w.found(ctx, next, r.changes, say); err != nil {
 		return nil, w.undo(ctx, next, old, err)
 	}
 	failed := w.startChanged(ctx, next, r.changes, say)
@@ -156,7 +160,8 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 
 // found makes accounts, folders and rules of the team: everything that must be
 // in force before a process starts.
-func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
+func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change, say progress) error {
+	action := actions(changes)
 	if err := w.saveTeam(next, next.raw); err != nil {
 		return err
 	}
@@ -169,10 +174,12 @@ func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
 			return fmt.Errorf("agent %s: %w", want.Name, err)
 		}
 		if had, ok := next.agents[want.Name]; ok {
-			had.procs.Lock()
-			had.Agent, had.accepted = a.Agent, a.accepted
-			had.procs.Unlock()
-			continue
+			if action[want.Name] == wire.ActionKeep {
+				continue
+			}
+			// Its processes go on until the new owner finds them to be of
+			// another manifest.
+			had.release()
 		}
 		next.agents[want.Name] = a
 		say(want.Name, "account "+a.Place.Account+", "+a.IDs.String())
@@ -225,6 +232,16 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 		errs = append(errs, err)
 	} else {
 		w.setTeam(old)
+		for _, a := range old.sorted() {
+			if _, ok := next.agents[a.Place.Name]; ok && !old.state.Agents[a.Place.Name].Stopped {
+				a.mu.Lock()
+				owned := a.cancel != nil
+				a.mu.Unlock()
+				if !owned {
+					a.start()
+				}
+			}
+		}
 		errs = append(errs, w.saveTeam(old, old.raw))
 		for name, a := range next.agents {
 			if _, had := old.agents[name]; !had {
@@ -246,10 +263,7 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 // startChanged restarts what changed and starts what should run, all agents
 // side by side, and returns one line for each that failed.
 func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Change, say progress) []string {
-	action := map[string]wire.Action{}
-	for _, c := range changes {
-		action[c.Agent] = c.Action
-	}
+	action := actions(changes)
 	var (
 		mu     sync.Mutex
 		failed []string
@@ -260,14 +274,9 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 			st.Stopped = false // up means run
 			t.state.Agents[a.Place.Name] = st
 		}
-		a.mu.Lock()
-		up := a.want && a.problem == ""
-		a.mu.Unlock()
-		if up && action[a.Place.Name] == wire.ActionKeep {
-			continue
-		}
+		keep := action[a.Place.Name] == wire.ActionKeep
 		wg.Go(func() {
-			if err := w.startOne(ctx, a); err != nil {
+			if err := w.startOne(ctx, a, keep); err != nil {
 				mu.Lock()
 				failed = append(failed, fmt.Sprintf("agent %s: %v", a.Place.Name, err))
 				mu.Unlock()
@@ -285,19 +294,30 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 	return failed
 }
 
-// startOne ends the agent's owner, if it has one, and gives it a new one. What
-// runs and still is as wanted is adopted, not restarted.
-func (w *Warden) startOne(ctx context.Context, a *agentRun) error {
+// actions maps agents to what a plan does with them.
+func actions(changes []wire.Change) map[string]wire.Action {
+	out := map[string]wire.Action{}
+	for _, c := range changes {
+		out[c.Agent] = c.Action
+	}
+	return out
+}
+
+// startOne returns when the agent runs or has failed to. With keep, an owner
+// that has no problem goes on; otherwise it gets a new one, which adopts what
+// runs and still is as wanted.
+func (w *Warden) startOne(ctx context.Context, a *agentRun, keep bool) error {
 	a.mu.Lock()
-	cancel, done := a.cancel, a.done
+	var settled <-chan struct{} = a.settled
+	well := a.want && a.problem == ""
 	a.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-done
+	if !keep || !well {
+		a.release()
+		settled = a.start()
 	}
 	select {
-	case err := <-a.start():
-		return err
+	case <-settled:
+		return a.outcome()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
