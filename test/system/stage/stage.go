@@ -180,7 +180,7 @@ func Container(t *testing.T, a wire.AgentStatus, name string) wire.ContainerStat
 // twenty seconds. It bounds a wait, it does not measure.
 func Until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience(20*time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience(20 * time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if ok() {
 			return
 		}
