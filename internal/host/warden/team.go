@@ -159,6 +159,7 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 		return gone, nil, err
 	}
 	gone = append(gone, "account "+place.Account)
+	w.refused.forget(place.Account)
 	if err := tree.Remove(place.Run); err != nil {
 		return gone, nil, err
 	}

@@ -33,14 +33,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/cgroup"
-	"bulkhead/internal/deny"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/host/pins"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/layout"
-	"bulkhead/internal/record"
 	"bulkhead/internal/resolver"
 )
 
@@ -75,6 +73,7 @@ type Warden struct {
 	pins     *pins.Server
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
+	refused  *refusals
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
 	groupRoot string
@@ -132,7 +131,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func open(ctx context.Context, cfg Config) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals()}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err
@@ -262,10 +261,6 @@ func (w *Warden) restoreTable() {
 		return
 	}
 	w.log.Warn("nftables were changed by somebody else; restored", "table", nft.Name)
-}
-
-func (w *Warden) pinDenied(acct string, r *deny.Reason) {
-	w.log.Info("pin denied", "kind", record.Egress, "account", acct, "what", r.What, "code", r.Code, "why", r.Why, "mend", r.Mend)
 }
 
 // pause waits for d or until ctx ends.
