@@ -39,9 +39,13 @@ func lastCap() uintptr {
 func AllCaps() uint64 { return 1<<(lastCap()+1) - 1 }
 
 // dropBounding empties the bounding set, so that no exec can give anything
-// back. It needs CAP_SETPCAP.
+// back. It needs CAP_SETPCAP, unless somebody (an OCI runtime) has emptied it
+// already.
 func dropBounding() error {
 	for c := uintptr(0); ; c++ {
+		if in, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0); e == 0 && in == 0 {
+			continue
+		}
 		_, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
 		if e == unix.EINVAL {
 			return nil

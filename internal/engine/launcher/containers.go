@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/reap"
 )
 
@@ -156,6 +158,14 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 		defer func() { _ = opt.Control.Close() }()
 		undo = append(undo, func() error { return removeSocket(cs.cfg.Place.ShimSocket(r.Spec.Name)) })
 	}
+	if r.Spec.Engine == engine.Podman {
+		p, err := podman.Start(context.Background(), r.Spec, cs.podmanOptions(opt))
+		if err != nil {
+			return nil, err
+		}
+		c.proc, c.since = p, time.Now()
+		return finish, nil
+	}
 	if made, err := cs.fromPool(c, r, opt); made || err != nil {
 		return finish, err
 	}
@@ -171,6 +181,14 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 		return nil, err
 	}
 	return finish, nil
+}
+
+// podmanOptions adds what Podman needs of the account cell.
+func (cs *containers) podmanOptions(opt cell.Options) podman.Options {
+	return podman.Options{
+		Options: opt, Account: cs.cfg.Account, Conf: cs.cfg.Place.PodmanConf(), Root: containerDir, Skeleton: skeletonDir,
+		Hide: []string{groupsDir}, Orphans: cs.orphans,
+	}
 }
 
 // fromPool starts the container from one that was prepared, if there is one.

@@ -17,6 +17,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/tree"
@@ -111,7 +112,20 @@ func (a *agentRun) folders() error {
 	); err != nil {
 		return err
 	}
-	for name, content := range confFiles(&a.Agent) {
+	files := confFiles(&a.Agent)
+	if a.Want.Engine == string(engine.Podman) {
+		more, err := podman.Files()
+		if err != nil {
+			return err
+		}
+		if err := tree.MakeAll(tree.Entry{Path: a.Place.PodmanConf(), Mode: 0o755}); err != nil {
+			return err
+		}
+		for name, content := range more {
+			files[filepath.Join(filepath.Base(a.Place.PodmanConf()), name)] = content
+		}
+	}
+	for name, content := range files {
 		path := filepath.Join(a.Place.Conf(), name)
 		if err := tree.WriteFile(path, []byte(content), 0o644, 0); err != nil {
 			return err
@@ -251,7 +265,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = cf.Close() }()
-	spec := a.weaker(gatewaySpec(&a.Agent, a.programs()))
+	spec := byEngine(&a.Agent, a.weaker(gatewaySpec(&a.Agent, a.programs())))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -274,7 +288,7 @@ func (a *agentRun) launch(ctx context.Context, r launcher.LaunchRequest, files .
 }
 
 func (a *agentRun) startRuntime(ctx context.Context) error {
-	spec := a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs()))
+	spec := byEngine(&a.Agent, a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs())))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
