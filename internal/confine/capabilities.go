@@ -43,13 +43,14 @@ func AllCaps() uint64 { return 1<<(lastCap()+1) - 1 }
 // already.
 func dropBounding() error {
 	for c := uintptr(0); ; c++ {
-		if in, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0); e == 0 && in == 0 {
+		in, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0)
+		if e == unix.EINVAL {
+			return nil // no such capability
+		}
+		if e == 0 && in == 0 {
 			continue
 		}
-		_, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
-		if e == unix.EINVAL {
-			return nil
-		}
+		_, _, e = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
 		if e != 0 {
 			return fmt.Errorf("confine: drop capability %d from the bounding set: %w", c, e)
 		}

@@ -94,7 +94,7 @@ func environment(account uint32, conf string) []string {
 	id := strconv.FormatUint(uint64(account), 10)
 	return []string{
 		"_CONTAINERS_USERNS_CONFIGURED=done", "_CONTAINERS_ROOTLESS_UID=" + id, "_CONTAINERS_ROOTLESS_GID=" + id,
-		"PATH=/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+		"PATH=" + searchPath,
 		"HOME=" + scratchDir, "TMPDIR=" + scratchDir, "XDG_RUNTIME_DIR=" + scratchDir, "XDG_CONFIG_HOME=" + scratchDir,
 		"CONTAINERS_CONF=" + filepath.Join(conf, containersConf), "CONTAINERS_STORAGE_CONF=" + filepath.Join(conf, storageConf),
 		"CONTAINERS_REGISTRIES_CONF=/dev/null",
@@ -131,7 +131,6 @@ volumes = []
 [engine]
 cgroup_manager = "cgroupfs"
 events_logger = "none"
-healthcheck_events = false
 hooks_dir = []
 no_pivot_root = false
 [network]

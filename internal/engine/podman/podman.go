@@ -34,8 +34,11 @@ package podman
 import (
 	"errors"
 	"fmt"
-	"os/exec"
+	"path/filepath"
 	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
@@ -79,16 +82,34 @@ func Points() []cell.Point {
 // control socket and the gateway's listeners would not arrive.
 func OCIRuntimes() []string { return []string{"crun", "runc"} }
 
-// Runtime picks the OCI runtime for a Spec. crun refuses hosts on which
-// version 1 and 2 of cgroups are mixed.
-func Runtime(named string, unified bool) string {
-	if named != "" {
-		return named
+// ociRuntime picks the OCI runtime for a Spec. crun goes first: it is faster,
+// and knows how to leave cgroups alone (which refuses it on hosts that mix
+// version 1 and 2 only when it sees them; here it does not).
+func ociRuntime(named string, unified bool) (string, error) {
+	if named == "" {
+		named = "runc"
+		if _, err := find("crun"); err == nil {
+			named = "crun"
+		}
 	}
-	if _, err := exec.LookPath("crun"); unified && err == nil {
-		return "crun"
+	if named == "runc" && unified {
+		return "", errors.New("runc insists on making cgroups of its own where version 2 is mounted, which are root's here: install crun, or write ociRuntime: crun")
 	}
-	return "runc"
+	return named, nil
+}
+
+// searchPath is where Podman and its helpers are looked for, by us and by
+// Podman: the host's own folders, which the account cell shows.
+const searchPath = "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
+
+// find finds a program in [searchPath].
+func find(name string) (string, error) {
+	for dir := range strings.SplitSeq(searchPath, ":") {
+		if path := filepath.Join(dir, name); unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("no program %s in %s", name, searchPath)
 }
 
 // programs are what has to be installed, with an OCI runtime.
@@ -99,20 +120,20 @@ var programs = []string{"podman", "conmon"}
 func Installed(runtime string) error {
 	var errs []error
 	for _, p := range programs {
-		if _, err := exec.LookPath(p); err != nil {
+		if _, err := find(p); err != nil {
 			errs = append(errs, err)
 		}
 	}
 	if runtime != "" {
 		if !slices.Contains(OCIRuntimes(), runtime) {
 			errs = append(errs, fmt.Errorf("OCI runtime %s cannot take the descriptors of the shim and the gateway, because it has a kernel of its own", runtime))
-		} else if _, err := exec.LookPath(runtime); err != nil {
+		} else if _, err := find(runtime); err != nil {
 			errs = append(errs, err)
 		}
 		return errors.Join(errs...)
 	}
 	for _, r := range OCIRuntimes() {
-		if _, err := exec.LookPath(r); err == nil {
+		if _, err := find(r); err == nil {
 			return errors.Join(errs...)
 		}
 	}

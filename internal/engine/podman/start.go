@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"runtime"
 	"strconv"
 	"syscall"
@@ -56,9 +55,13 @@ func Start(ctx context.Context, spec engine.Spec, opt Options) (*cell.Process, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	s := &start{spec: &spec, opt: &opt, runtime: Runtime(spec.OCIRuntime, opt.Cgroups.Unified())}
+	s := &start{spec: &spec, opt: &opt}
 	defer s.close()
-	p, err := s.run(ctx)
+	var p *cell.Process
+	var err error
+	if s.runtime, err = ociRuntime(spec.OCIRuntime, opt.Cgroups.Unified()); err == nil {
+		p, err = s.run(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("podman: start %s/%s/%s: %w", spec.Team, spec.Agent, spec.Name, err)
 	}
@@ -267,7 +270,7 @@ func (s *start) fork() (proc *os.Process, err error) {
 		return nil, err
 	}
 	s.own(null)
-	path, err := exec.LookPath("podman")
+	path, err := find("podman")
 	if err != nil {
 		return nil, err
 	}
@@ -362,6 +365,9 @@ func (s *start) settle() (err error) {
 		return fmt.Errorf("cut mount propagation: %w", err)
 	}
 	for _, h := range s.opt.Hide {
+		if s.runtime == "runc" {
+			break // it ends when it finds no cgroup mount; these it cannot enter
+		}
 		if err := unix.Unmount(h, unix.MNT_DETACH); err != nil {
 			return fmt.Errorf("hide %s: %w", h, err)
 		}
