@@ -187,7 +187,7 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 func (cs *containers) podmanOptions(opt cell.Options) podman.Options {
 	return podman.Options{
 		Options: opt, Account: cs.cfg.Account, Conf: cs.cfg.Place.PodmanConf(), Root: containerDir, Skeleton: skeletonDir,
-		Hide: []string{groupsDir}, Orphans: cs.orphans,
+		Groups: groupsDir, ShownGroups: shownGroupsDir, Orphans: cs.orphans,
 	}
 }
 

@@ -24,8 +24,12 @@ const (
 )
 
 // containerDir is where a thread that starts Podman places the container's
-// tree, in a mount namespace of its own. Everywhere else it is empty.
-const containerDir = "/.container"
+// tree, and shownGroupsDir where it shows runc the control groups, in a mount
+// namespace of its own. Everywhere else both are empty.
+const (
+	containerDir   = "/.container"
+	shownGroupsDir = "/.cgroup"
+)
 
 // hostPrograms are the folders of the host that a bare account needs to run
 // anything at all.
@@ -111,7 +115,7 @@ func makeRoot(cfg *Config) error {
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
-	}{{"/proc", 0o555}, {"/dev", 0o755}, {"/sys", 0o755}, {"/sys/fs", 0o755}, {"/sys/fs/cgroup", 0o755}, {"/tmp", 0o755}, {"/etc", 0o755}, {containerDir, 0o755}, {privateDir, 0o700}, {groupsDir, 0o700}, {skeletonDir, 0o755}} {
+	}{{"/proc", 0o555}, {"/dev", 0o755}, {"/sys", 0o755}, {"/sys/fs", 0o755}, {"/sys/fs/cgroup", 0o755}, {"/tmp", 0o755}, {"/etc", 0o755}, {containerDir, 0o755}, {shownGroupsDir, 0o755}, {privateDir, 0o700}, {groupsDir, 0o700}, {skeletonDir, 0o755}} {
 		if err := os.Mkdir(scratch+d.path, d.mode); err != nil {
 			return fmt.Errorf("new root: %w", err)
 		}

@@ -39,7 +39,7 @@ func arguments(s *engine.Spec, runtime, root, conf string) []string {
 		"--preserve-fds", strconv.Itoa(preserved),
 		"--log-driver", "none", // the order brings stdin, stdout and stderr
 		"--pull", "never", "--image-volume", "ignore", "--no-healthcheck", "--systemd", "false", "--sdnotify", "ignore",
-		"--unsetenv-all", "--passwd=false", "--no-hosts", "--umask", "0022",
+		"--unsetenv-all", "--passwd=false", "--no-hosts", "--dns", "none", "--umask", "0022",
 		"--read-only", "--read-only-tmpfs=false",
 		"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
 		"--security-opt", "seccomp=" + filepath.Join(conf, seccompFile(s.Role)),

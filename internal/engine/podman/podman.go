@@ -56,8 +56,9 @@ type Options struct {
 	// Root is an empty folder of the caller's mount namespace, where the tree
 	// of the container is placed. Skeleton is a folder that holds [Points].
 	Root, Skeleton string
-	// Hide are folders of the caller's mount namespace that Podman shall not see.
-	Hide []string
+	// Groups is where the caller's mount namespace has the control groups, out
+	// of the account's reach, and ShownGroups an empty folder that it can enter.
+	Groups, ShownGroups string
 	// Orphans reaps for the caller, which is PID 1 of its PID namespace.
 	Orphans *reap.Orphans
 }

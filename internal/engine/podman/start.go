@@ -364,13 +364,8 @@ func (s *start) settle() (err error) {
 	if err := unix.Mount("", "/", "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("cut mount propagation: %w", err)
 	}
-	for _, h := range s.opt.Hide {
-		if s.runtime == "runc" {
-			break // it ends when it finds no cgroup mount; these it cannot enter
-		}
-		if err := unix.Unmount(h, unix.MNT_DETACH); err != nil {
-			return fmt.Errorf("hide %s: %w", h, err)
-		}
+	if err := s.hideGroups(); err != nil {
+		return err
 	}
 	id := strconv.FormatUint(uint64(s.opt.Account), 10)
 	for dir, size := range map[string]string{scratchDir: "32m", shmDir: "1m"} {
@@ -380,6 +375,22 @@ func (s *start) settle() (err error) {
 		}
 	}
 	return s.tree.Place(s.opt.Root)
+}
+
+// hideGroups takes the control groups out of sight. runc ends when it finds no
+// cgroup mount at all, so it gets to see them, where nothing but root can
+// write.
+func (s *start) hideGroups() error {
+	if s.runtime == "runc" {
+		if err := unix.Mount(s.opt.Groups, s.opt.ShownGroups, "", unix.MS_MOVE, ""); err != nil {
+			return fmt.Errorf("show runc the cgroups: %w", err)
+		}
+		return nil
+	}
+	if err := unix.Unmount(s.opt.Groups, unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("hide the cgroups: %w", err)
+	}
+	return nil
 }
 
 func memory(name string) (*os.File, error) {
