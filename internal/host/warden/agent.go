@@ -163,17 +163,34 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var starts []func(context.Context) error
 	if !running[gatewayName] {
-		if err := a.startGateway(ctx); err != nil {
-			return err
-		}
+		starts = append(starts, a.startGateway)
 	}
 	if _, was := running[runtimeName]; !running[runtimeName] && (!was || a.Want.Mode != team.ModeTask) {
-		if err := a.startRuntime(ctx); err != nil {
+		starts = append(starts, a.startRuntime)
+	}
+	if err := a.startAll(ctx, starts); err != nil {
+		return err
+	}
+	return a.waitReady(ctx)
+}
+
+// startAll starts containers one after the other; side by side under Podman,
+// which spends most of a start waiting. The runtime's shim waits for the
+// gateway in either order.
+func (a *agentRun) startAll(ctx context.Context, starts []func(context.Context) error) error {
+	errs := make([]error, len(starts))
+	var wg sync.WaitGroup
+	for i, start := range starts {
+		if a.Want.Engine == string(engine.Podman) {
+			wg.Go(func() { errs[i] = start(ctx) })
+		} else if err := start(ctx); err != nil {
 			return err
 		}
 	}
-	return a.waitReady(ctx)
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 func (a *agentRun) saveRun() error {
