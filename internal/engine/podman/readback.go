@@ -68,7 +68,7 @@ func checkStatus(s *engine.Spec, text string) error {
 			}
 		case "NSpid":
 			seen++
-			if f := strings.Fields(value); f[len(f)-1] != "1" {
+			if f := strings.Fields(value); len(f) < 2 || f[len(f)-1] != "1" {
 				errs = append(errs, fmt.Errorf("it is not process 1 of its own (NSpid %s)", value))
 			}
 		}
