@@ -40,7 +40,7 @@ func newServer(cfg Config) (*server, error) {
 	orphans := &reap.Orphans{}
 	return &server{
 		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}),
-		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}},
+		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
 	}, nil
 }
 

@@ -17,6 +17,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/tree"
@@ -112,7 +113,20 @@ func (a *agentRun) folders() error {
 	); err != nil {
 		return err
 	}
-	for name, content := range confFiles(&a.Agent) {
+	files := confFiles(&a.Agent)
+	if a.Want.Engine == string(engine.Podman) {
+		more, err := podman.Files()
+		if err != nil {
+			return err
+		}
+		if err := tree.MakeAll(tree.Entry{Path: a.Place.PodmanConf(), Mode: 0o755}); err != nil {
+			return err
+		}
+		for name, content := range more {
+			files[filepath.Join(filepath.Base(a.Place.PodmanConf()), name)] = content
+		}
+	}
+	for name, content := range files {
 		path := filepath.Join(a.Place.Conf(), name)
 		if err := tree.WriteFile(path, []byte(content), 0o644, 0); err != nil {
 			return err
@@ -150,17 +164,34 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var starts []func(context.Context) error
 	if !running[gatewayName] {
-		if err := a.startGateway(ctx); err != nil {
-			return err
-		}
+		starts = append(starts, a.startGateway)
 	}
 	if _, was := running[runtimeName]; !running[runtimeName] && (!was || a.Want.Mode != team.ModeTask) {
-		if err := a.startRuntime(ctx); err != nil {
+		starts = append(starts, a.startRuntime)
+	}
+	if err := a.startAll(ctx, starts); err != nil {
+		return err
+	}
+	return a.waitReady(ctx)
+}
+
+// startAll starts containers one after the other; side by side under Podman,
+// which spends most of a start waiting. The runtime's shim waits for the
+// gateway in either order.
+func (a *agentRun) startAll(ctx context.Context, starts []func(context.Context) error) error {
+	errs := make([]error, len(starts))
+	var wg sync.WaitGroup
+	for i, start := range starts {
+		if a.Want.Engine == string(engine.Podman) {
+			wg.Go(func() { errs[i] = start(ctx) })
+		} else if err := start(ctx); err != nil {
 			return err
 		}
 	}
-	return a.waitReady(ctx)
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 func (a *agentRun) saveRun() error {
@@ -252,7 +283,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = cf.Close() }()
-	spec := a.weaker(gatewaySpec(&a.Agent, a.programs()))
+	spec := byEngine(&a.Agent, a.weaker(gatewaySpec(&a.Agent, a.programs())))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -275,7 +306,7 @@ func (a *agentRun) launch(ctx context.Context, r launcher.LaunchRequest, files .
 }
 
 func (a *agentRun) startRuntime(ctx context.Context) error {
-	spec := a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs()))
+	spec := byEngine(&a.Agent, a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs())))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}

@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/tree"
@@ -60,8 +62,10 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 		for _, problem := range checkSources(a) {
 			faults = append(faults, fmt.Sprintf("agents.%s.%s", a.Name, problem))
 		}
-		if a.Engine != "" && a.Engine != "cell" {
-			faults = append(faults, fmt.Sprintf("agents.%s: engine %q is not in this build yet; use engine: cell", a.Name, a.Engine))
+		if a.Engine == string(engine.Podman) {
+			if err := podman.Installed(a.OCI); err != nil {
+				faults = append(faults, fmt.Sprintf("agents.%s: engine podman: %v; install podman with crun or runc, or write engine: cell", a.Name, err))
+			}
 		}
 	}
 	if err := roomOn(w.host.State); err != nil {
