@@ -143,9 +143,13 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 		maps.Copy(next.agents, old.agents)
 		maps.Copy(next.state.Agents, old.state.Agents)
 	}
-	if err := w.found(ctx, next, say); err != nil {
-		return nil, w.undo(ctx, next, old, err)
+	was := map[*agentRun]replaced{} // what found replaces
+	if err := w.found(ctx, next, was, say); err != nil {
+		return nil, w.undo(ctx, next, old, was, err)
 	}
+	w.mu.Lock()
+	delete(w.unreadable, next.name) // it is readable now
+	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
 	if len(failed) > 0 {
@@ -154,9 +158,15 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	return res, nil
 }
 
+// replaced is what an agent was to be before a new manifest.
+type replaced struct {
+	agent    host.Agent
+	accepted []string
+}
+
 // found makes accounts, folders and rules of the team: everything that must be
 // in force before a process starts.
-func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
+func (w *Warden) found(ctx context.Context, next *teamRun, was map[*agentRun]replaced, say progress) error {
 	if err := w.saveTeam(next, next.raw); err != nil {
 		return err
 	}
@@ -170,6 +180,7 @@ func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
 		}
 		if had, ok := next.agents[want.Name]; ok {
 			had.procs.Lock()
+			was[had] = replaced{had.Agent, had.accepted}
 			had.Agent, had.accepted = a.Agent, a.accepted
 			had.procs.Unlock()
 			continue
@@ -213,7 +224,7 @@ func (w *Warden) setTeam(t *teamRun) {
 
 // undo takes back what a failed founding made, so that nothing is half
 // applied, and adds to the error what could not be taken back.
-func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) error {
+func (w *Warden) undo(ctx context.Context, next, old *teamRun, was map[*agentRun]replaced, cause error) error {
 	exit := wire.ExitFailed
 	if errors.Is(cause, account.ErrTaken) {
 		exit = wire.ExitBadInput
@@ -226,9 +237,18 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 	} else {
 		w.setTeam(old)
 		errs = append(errs, w.saveTeam(old, old.raw))
-		for name, a := range next.agents {
-			if _, had := old.agents[name]; !had {
-				_, _, err := w.dismiss(ctx, a.Place, false)
+		// Agents that run must not find the refused manifest when they are
+		// started again.
+		for a, before := range was {
+			a.procs.Lock()
+			a.Agent, a.accepted = before.agent, before.accepted
+			errs = append(errs, a.folders())
+			a.procs.Unlock()
+		}
+		// By the manifest: the one whose founding failed is in no list yet.
+		for _, a := range next.manifest.Agents {
+			if _, had := old.agents[a.Name]; !had {
+				_, _, err := w.dismiss(ctx, w.host.Agent(next.name, a.Name), false)
 				errs = append(errs, err)
 			}
 		}

@@ -58,7 +58,7 @@ func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wi
 	}
 	w.mu.Lock()
 	delete(w.teams, t.name)
-	left, founded := len(w.teams), w.sys != nil
+	left, founded := len(w.teams), w.sys != nil && len(w.unreadable) == 0
 	w.mu.Unlock()
 	if left > 0 {
 		if err := w.applyTable(ctx); err != nil {

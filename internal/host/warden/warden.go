@@ -79,10 +79,12 @@ type Warden struct {
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
-	mu    sync.Mutex // guards teams, sys and calls
+	mu    sync.Mutex // guards teams, unreadable, sys and calls
 	teams map[string]*teamRun
-	calls int     // being answered
-	sys   *system // nil until the first team
+	// unreadable are teams whose state was lost, and why. Their agents may run.
+	unreadable map[string]error
+	calls      int     // being answered
+	sys        *system // nil until the first team
 
 	owners sync.WaitGroup // supervisors and connections
 	ctx    context.Context
@@ -130,7 +132,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func open(ctx context.Context, cfg Config) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err
