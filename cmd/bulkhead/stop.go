@@ -77,8 +77,13 @@ func (a *app) down(ctx context.Context, purge, all bool) error {
 	if all && a.team != "" {
 		return badInput("--all and --team exclude one another", "keep one of the two")
 	}
+	if purge { // also what an earlier down kept, after which no warden runs
+		if err := a.ensureWarden(ctx); err != nil {
+			return err
+		}
+	}
 	if !all {
-		team, err := a.theTeam(ctx)
+		team, err := a.teamToRemove(ctx, purge)
 		if err != nil {
 			return err
 		}

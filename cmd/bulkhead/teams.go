@@ -38,6 +38,20 @@ func (a *app) theTeam(ctx context.Context) (string, error) {
 	return "", badInput("several teams are up: "+terminal.Line(strings.Join(names, ", ")), "say which one with --team")
 }
 
+// teamToRemove is the team that is up, or with purge the one whose data is kept.
+func (a *app) teamToRemove(ctx context.Context, purge bool) (string, error) {
+	name, err := a.theTeam(ctx)
+	if err == nil || !purge {
+		return name, err
+	}
+	// A team that is up has this folder as well, so one folder is no choice.
+	kept, globErr := filepath.Glob(filepath.Join(a.host.Team("*"), "agents"))
+	if globErr != nil || len(kept) != 1 {
+		return "", err
+	}
+	return filepath.Base(filepath.Dir(kept[0])), nil
+}
+
 // runningTeams lists the teams by their folders, which saves asking the warden
 // to read the whole kernel's state. It gives false when that cannot be told.
 func (a *app) runningTeams() ([]string, bool) {

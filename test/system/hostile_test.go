@@ -164,3 +164,41 @@ func TestAStoppedProbeHoldsNobodyUp(t *testing.T) {
 		}
 	})
 }
+
+// Only root's own room, not the file system's, may decide whether an agent
+// that filled the disk can be ended: a tmpfs keeps none.
+func TestAnAgentThatFillsTheDiskIsEndedAndPurged(t *testing.T) {
+	bin := buildHostile(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := hostileHost(t, bin)
+		stage.Sh(t, "mount -t tmpfs -o size=200m,mode=0755 tmpfs /var/lib/bulkhead")
+		before := stage.Picture(t)
+		c.Run(t, "up")
+		if out := c.Run(t, "exec", "writer", "--", "hostile", "fill", "/workspace/big"); out != "full\n" {
+			t.Errorf("fill says %q", out)
+		}
+		running(t, c)
+		kill9(t, wardens(t)...) // its successor starts on a full disk
+		c.Try(t, "up")
+		c.Run(t, "stop", "writer")
+		if a := c.Agent(t, "writer"); a.State != "stopped" {
+			t.Errorf("writer is %s: %s", a.State, a.Why)
+		}
+		c.Run(t, "down")
+		stage.Until(t, "the warden has ended", func() bool { return len(wardens(t)) == 0 })
+		for _, d := range stage.Differ(before, stage.Picture(t)) {
+			t.Error(d)
+		}
+		if r := c.Try(t, "up"); r.Exit != 2 {
+			t.Errorf("a full disk: %s", r)
+		}
+		stage.Until(t, "the warden has ended", func() bool { return len(wardens(t)) == 0 })
+		c.Run(t, "down", "--purge") // what down kept
+		if left := stage.Sh(t, "ls /var/lib/bulkhead/teams 2>/dev/null || true"); left != "" {
+			t.Errorf("purge left %s", left)
+		}
+		c.Run(t, "up")
+		running(t, c)
+		c.Run(t, "down", "--purge")
+	})
+}

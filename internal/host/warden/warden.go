@@ -123,6 +123,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer func() { _ = ln.Close() }()
+	if err := w.keepReserve(); err != nil {
+		w.log.Warn("no room is kept for a full disk", "error", err)
+	}
 	w.recover(w.ctx)
 	w.log.Info("ready", "socket", cfg.Host.WardenSocket())
 	w.watchTable()
