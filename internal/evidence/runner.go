@@ -60,6 +60,10 @@ const parallel = 4
 // patience bounds one probe, above the probe's own limit.
 const patience = 30 * time.Second
 
+// giveUp is how many probes of one position may run out of patience until no
+// more are sent: an agent that stops each of them would keep verify for an hour.
+const giveUp = 2
+
 // Run attacks from every agent of Only (all, when it is empty) and runs the
 // controls. The error is for what kept it from attacking at all; everything
 // that came of an attack is in the report. Unlike an error, a report may be
@@ -119,6 +123,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 	var rows []Row
 	var aims []func(*Row)
 	for _, p := range Positions() {
+		var slow atomic.Int32 // probes from here that did not end
 		for _, a := range q.Attacks {
 			if !slices.Contains(a.From, p) {
 				continue
@@ -133,7 +138,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 					row.Target = at.Name
 				}
 				rows = append(rows, row)
-				aims = append(aims, func(row *Row) { attackOnce(ctx, h, q, a, from, at, bait, row) })
+				aims = append(aims, func(row *Row) { attackOnce(ctx, h, q, a, from, at, bait, row, &slow) })
 			}
 		}
 	}
@@ -151,7 +156,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 }
 
 // attackOnce makes one attempt and fills its row.
-func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent, bait *bait, row *Row) {
+func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent, bait *bait, row *Row, slow *atomic.Int32) {
 	if why, missing := q.Missing[a.Layer]; missing {
 		row.Verdict, row.Evidence = NotRun, "layer "+string(a.Layer)+" is not in force here: "+why
 		return
@@ -164,9 +169,16 @@ func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent
 	}
 	before := bait.taken.Load()
 	answer, err := ask(a, from, at, bait.world, from.own(row.Position), func(request []byte) ([]byte, error) {
+		if n := slow.Load(); n >= giveUp {
+			return nil, fmt.Errorf("not tried: %d probes from here did not end; something stops them", n)
+		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return h.Probe(ctx, from.Name, row.Position, request)
+		raw, err := h.Probe(ctx, from.Name, row.Position, request)
+		if ctx.Err() != nil {
+			slow.Add(1)
+		}
+		return raw, err
 	})
 	row.Verdict, row.Evidence = judge(answer, err, a.Witness())
 	if (a.ID == "net.loopback" || a.ID == "dialer.aim") && bait.taken.Load() != before {

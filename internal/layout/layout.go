@@ -38,6 +38,9 @@ func (h Host) CgroupPlace() string { return filepath.Join(h.Run, "cgroup.json") 
 // WardenLog is the warden's own log when nothing else (systemd) takes it.
 func (h Host) WardenLog() string { return filepath.Join(h.State, "log", "warden.log") }
 
+// Reserve is room on the disk that the warden gives up when it needs it.
+func (h Host) Reserve() string { return filepath.Join(h.State, "reserve") }
+
 // Ledger is the append-only list of everything that we made on this host.
 func (h Host) Ledger() string { return filepath.Join(h.State, "ledger.jsonl") }
 

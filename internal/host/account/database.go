@@ -165,7 +165,16 @@ func (d *Database) User(name string) (User, bool) {
 // RangeOf gives the one range of an account, equal for users and groups, or
 // the reason why there is none to rely on: absent, several, unequal, too
 // small, or shared with anybody, an ordinary uid or gid included.
+// Errors wrap [ErrTaken].
 func (d *Database) RangeOf(u User, size uint32) (Range, error) {
+	r, err := d.rangeOf(u, size)
+	if err != nil {
+		return Range{}, fmt.Errorf("%w (%w)", err, ErrTaken)
+	}
+	return r, nil
+}
+
+func (d *Database) rangeOf(u User, size uint32) (Range, error) {
 	mine := func(all []Range) []Range {
 		var out []Range
 		for _, r := range all {

@@ -205,6 +205,9 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	if err := w.found(ctx, next, r.changes, say); err != nil {
 		return nil, w.undo(ctx, next, old, err)
 	}
+	w.mu.Lock()
+	delete(w.unreadable, next.name) // it is readable now
+	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
 	if len(failed) > 0 {
@@ -288,6 +291,8 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 	} else {
 		w.setTeam(old)
 		for _, a := range old.sorted() {
+			// What root wrote for the refused manifest must not stay.
+			errs = append(errs, a.folders())
 			if _, ok := next.agents[a.Place.Name]; ok && !old.state.Agents[a.Place.Name].Stopped {
 				a.mu.Lock()
 				owned := a.cancel != nil
@@ -298,9 +303,10 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 			}
 		}
 		errs = append(errs, w.saveTeam(old, old.raw))
-		for name, a := range next.agents {
-			if _, had := old.agents[name]; !had {
-				_, _, err := w.dismiss(ctx, a.Place, false)
+		// By the manifest: the one whose founding failed is in no list yet.
+		for _, a := range next.manifest.Agents {
+			if _, had := old.agents[a.Name]; !had {
+				_, _, err := w.dismiss(ctx, w.host.Agent(next.name, a.Name), false)
 				errs = append(errs, err)
 			}
 		}

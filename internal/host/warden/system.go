@@ -195,6 +195,7 @@ func (w *Warden) followResolverFiles() {
 	if s == nil {
 		return
 	}
+	_ = w.keepReserve() // again, once there is room
 	changed, err := w.copyResolverFiles()
 	if err == nil && changed {
 		s.servers = nameServers(w.resolverEtc())

@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
 	"bulkhead/internal/engine"
@@ -171,7 +173,7 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 	if len(files) != 3 {
 		return nil, fmt.Errorf("the shim passed %d descriptors, want 3", len(files))
 	}
-	answer, err := converse(files[0], files[1], files[2], request)
+	answer, err := converse(ctx, files[0], files[1], files[2], request)
 	if err != nil {
 		return nil, err
 	}
@@ -209,7 +211,7 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 	}
 	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
 	defer stop()
-	answer, err := converse(outside[0], outside[1], outside[2], request)
+	answer, err := converse(ctx, outside[0], outside[1], outside[2], request)
 	if err != nil {
 		return nil, err
 	}
@@ -219,7 +221,20 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 
 // converse writes the request, closes stdin and reads the answer to its end.
 // What the probe writes to stderr explains an empty answer.
-func converse(stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
+//
+// The probe runs among the agent's processes, which may stop it or hold its
+// pipes: nothing here waits longer than ctx.
+func converse(ctx context.Context, stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
+	for _, f := range []**os.File{&stdin, &stdout, &stderr} {
+		p, err := pollable(*f)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = p.Close() }()
+		stop := context.AfterFunc(ctx, func() { _ = p.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+		*f = p
+	}
 	var errs bytes.Buffer
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = io.Copy(&errs, io.LimitReader(stderr, 4096)) })
@@ -237,4 +252,19 @@ func converse(stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the probe's answer is not JSON: %.200q", answer)
 	}
 	return answer, nil
+}
+
+// pollable gives a descriptor of its own for the same pipe, whose reads and
+// writes can have a deadline.
+func pollable(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("warden: pipe of a probe: %w", err)
+	}
+	_ = f.Close() // or the probe would not see the end of its input
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("warden: pipe of a probe: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "pipe"), nil // #nosec G115 -- a descriptor
 }
