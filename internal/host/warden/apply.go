@@ -17,6 +17,7 @@ import (
 	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -74,7 +75,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	if len(faults) > 0 {
 		return nil, &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
 	}
-	lost, reasons := missing(features(), req.AcceptMissing)
+	lost, reasons := missing(ctx, doctor.Here(), doctor.Features(), req.AcceptMissing)
 	if len(reasons) > 0 {
 		lines := make([]string, len(reasons))
 		for i, reason := range reasons {

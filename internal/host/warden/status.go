@@ -12,6 +12,7 @@ import (
 
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host"
+	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
@@ -119,7 +120,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 			// Whole it is not, whatever else of it holds; and it goes on being
 			// said for as long as the team runs.
 			l.InForce = false
-			l.Witness = lacking(features(), l.Layer) + ", accepted by the operator; the rest: " + l.Witness
+			l.Witness = lacking(ctx, doctor.Here(), doctor.Features(), l.Layer) + ", accepted by the operator; the rest: " + l.Witness
 		}
 		s.Layers = append(s.Layers, l)
 		if !holds {
