@@ -13,7 +13,7 @@ import (
 // once nothing will be missed any more, then event for each of them, all on
 // this goroutine; an error of event ends the watch and is returned.
 func (c *Client) Watch(ctx context.Context, req wire.WatchRequest, started func(), event func(json.RawMessage) error) error {
-	conn, _, err := c.dial(ctx)
+	conn, _, err := c.dial(ctx, nil)
 	if err != nil {
 		return err
 	}

@@ -129,6 +129,7 @@ const (
 	ActionRestart Action = "restart"
 	ActionRemove  Action = "remove"
 	ActionKeep    Action = "keep"
+	ActionStart   Action = "start" // unchanged, but stopped
 )
 
 // Change is one line of a plan.
@@ -168,7 +169,9 @@ type TeamStatus struct {
 }
 
 // AgentStatus is one agent. State is "running" only when every container runs
-// and every layer was read back as in force.
+// and every layer was read back as in force. A layer that the operator accepted
+// as missing is not in force, names what it lacks, and does not change State as
+// long as the rest of it holds.
 type AgentStatus struct {
 	Agent      string            `json:"agent"`
 	State      string            `json:"state"` // running, degraded, starting, stopped, exited, failed

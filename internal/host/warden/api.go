@@ -227,7 +227,7 @@ func (w *Warden) leaveWhenIdle() {
 	}
 	defer w.change.Unlock()
 	w.mu.Lock()
-	idle := len(w.teams) == 0 && w.calls == 0
+	idle := len(w.teams) == 0 && len(w.unreadable) == 0 && w.calls == 0
 	w.mu.Unlock()
 	if !idle {
 		return

@@ -82,10 +82,12 @@ type Warden struct {
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
-	mu    sync.Mutex // guards teams, sys and calls
+	mu    sync.Mutex // guards teams, unreadable, sys and calls
 	teams map[string]*teamRun
-	calls int     // being answered
-	sys   *system // nil until the first team
+	// unreadable are teams whose state was lost, and why. Their agents may run.
+	unreadable map[string]error
+	calls      int     // being answered
+	sys        *system // nil until the first team
 
 	owners sync.WaitGroup // supervisors and connections
 	ctx    context.Context
@@ -124,6 +126,9 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer func() { _ = ln.Close() }()
+	if err := w.keepReserve(); err != nil {
+		w.log.Warn("no room is kept for a full disk", "error", err)
+	}
 	w.recover(w.ctx)
 	w.log.Info("ready", "socket", cfg.Host.WardenSocket())
 	w.watchTable()
@@ -134,7 +139,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func open(ctx context.Context, cfg Config) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents()}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err
@@ -226,6 +231,14 @@ func (w *Warden) operatorsGroup() int {
 		return 0
 	}
 	return int(gid)
+}
+
+// followOperators opens the socket to a group that the operator made, or
+// closes it, while the warden runs.
+func (w *Warden) followOperators() {
+	if err := unix.Chown(w.host.WardenSocket(), 0, w.operatorsGroup()); err != nil && !errors.Is(err, unix.ENOENT) {
+		w.log.Warn("giving the socket to the operators' group", "error", err)
+	}
 }
 
 // watchTable puts the table back when somebody else changed it.
