@@ -24,6 +24,7 @@ const (
 	VerbDenials  = "denials"  // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
 	VerbAllow    = "allow"    // [AllowRequest] -> [AllowResult]
 	VerbRevoke   = "revoke"   // [RevokeRequest] -> [GrantsResult]: what is left
+	VerbForward  = "forward"  // [ForwardRequest] -> [ForwardResult] with a connected socket of the agent's loopback
 	VerbWatch    = "watch"    // [WatchRequest] -> VerbStarted, then VerbEvent with a record.Record each, until the operator leaves
 	VerbWhy      = "why"      // [WhyRequest] -> [WhyResult]; changes nothing
 	VerbShutdown = "shutdown" // the warden ends; agents go on

@@ -337,3 +337,64 @@ func TestWatchShowsWhatHappensAsItHappens(t *testing.T) {
 		c.Run(t, "down")
 	})
 }
+
+func TestAPortOfAnAgentIsReachedByItsOperator(t *testing.T) {
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		serves := strings.Replace(pair, "'echo hello from writer; exec sleep 100000'", "'mkdir /tmp/w; echo from inside > /tmp/w/index.html; for p in 8080 9999; do httpd -p 127.0.0.1:$p -h /tmp/w; done; exec sleep 100000'", 1)
+		serves = strings.Replace(serves, "    role: writes\n", "    role: writes\n    ports: [8080, 8081]\n", 1)
+		write(t, c.Dir, serves)
+		c.Run(t, "up")
+		start := func(args string) {
+			stage.Sh(t, "cd "+c.Dir+"; : >/srv/forward; "+c.Bin+"/bulkhead forward "+args+" >/srv/forward 2>&1 & echo $! >/srv/pid; disown")
+			stage.Until(t, "it listens", func() bool { return strings.Contains(stage.Sh(t, "cat /srv/forward"), "of writer") })
+		}
+		stop := func() { stage.Sh(t, "kill -INT $(cat /srv/pid); while kill -0 $(cat /srv/pid) 2>/dev/null; do sleep 0.05; done") }
+		at := func() string { return strings.Fields(stage.Sh(t, "cat /srv/forward"))[0] }
+
+		start("writer 8080")
+		own := at()
+		if !strings.HasPrefix(own, "127.") || strings.HasPrefix(own, "127.0.0.1:") {
+			t.Errorf("the agent has no address of its own: %s", own)
+		}
+		if got := stage.Sh(t, "busybox wget -q -O - http://"+own+"/"); got != "from inside\n" {
+			t.Errorf("%q", got)
+		}
+		// While it runs, nobody inside has gained anything.
+		for _, agent := range []string{"writer", "reviewer"} {
+			host, _, _ := strings.Cut(own, ":")
+			if r := c.Try(t, "exec", agent, "--", "sh", "-c", "nc -w 2 "+host+" 8080 </dev/null"); r.Exit == 0 && agent == "reviewer" {
+				t.Errorf("%s reaches the operator's listener: %s", agent, r)
+			}
+		}
+		stop()
+		if out := stage.Sh(t, "busybox wget -q -O - http://"+own+"/ 2>&1 || true"); !strings.Contains(out, "Connection refused") {
+			t.Errorf("it goes on after its command: %q", out)
+		}
+		start("writer 8080 --listen 127.0.0.1:7000")
+		if got := stage.Sh(t, "busybox wget -q -O - http://127.0.0.1:7000/"); got != "from inside\n" {
+			t.Errorf("%q", got)
+		}
+		stop()
+		start("writer 8081") // listed, but nothing listens there
+		if out := stage.Sh(t, "exec 3<>/dev/tcp/"+strings.Replace(at(), ":", "/", 1)+"; cat <&3"); out != "" {
+			t.Errorf("%q", out)
+		}
+		if out := stage.Sh(t, "sleep 1; cat /srv/forward"); !strings.Contains(out, "nothing inside answers") {
+			t.Errorf("it does not say that nothing answers: %q", out)
+		}
+		stop()
+		for _, args := range [][]string{{"writer", "9999"}, {"writer", "3128"}, {"reviewer", "8080"}} {
+			r := c.Try(t, "forward", args[0], args[1])
+			if r.Exit != wire.ExitBadInput || !strings.Contains(r.Stderr, "agents."+args[0]+".ports") {
+				t.Errorf("%v: %s", args, r)
+			}
+		}
+		c.Run(t, "stop", "writer")
+		if r := c.Try(t, "forward", "writer", "8080"); r.Exit == 0 {
+			t.Errorf("%s", r)
+		}
+		c.Run(t, "down")
+	})
+}
