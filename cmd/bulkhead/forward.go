@@ -49,7 +49,9 @@ account on this host can use the listener while it is there.`,
 		Example: `  sudo bulkhead forward writer 8080
   sudo bulkhead forward writer 8080 --listen 127.0.0.1:9000`,
 		Args: cobra.MinimumNArgs(2),
-		RunE: func(c *cobra.Command, args []string) error { return a.forwardPorts(c.Context(), args[0], args[1:], listen) },
+		RunE: func(c *cobra.Command, args []string) error {
+			return a.forwardPorts(c.Context(), args[0], args[1:], listen)
+		},
 	}
 	c.Flags().StringVar(&listen, "listen", "", "where to listen, like 127.0.0.1:9000; by default at the agent's own address, with the same port")
 	return c

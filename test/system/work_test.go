@@ -398,3 +398,53 @@ func TestAPortOfAnAgentIsReachedByItsOperator(t *testing.T) {
 		c.Run(t, "down")
 	})
 }
+
+func TestFilesGoInAndOutOfAWorkspace(t *testing.T) {
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		stage.Sh(t, "mkdir -p /srv/team/project/src; echo one > /srv/team/project/src/a; useradd -m person; chown -R person /srv/team/project")
+		write(t, c.Dir, strings.Replace(pair, "    role: writes\n", "    role: writes\n    workspace: ./project\n", 1))
+		c.Run(t, "up")
+		if out := c.Run(t, "ws", "diff", "writer", "project"); !strings.Contains(out, "No file differs") {
+			t.Error(out)
+		}
+		c.Run(t, "exec", "writer", "--", "sh", "-c", `cd /workspace; echo two > src/a; echo new > src/b; chmod +x src/b; mkdir .git; echo evil > .git/config
+ln -s /etc/shadow shadow; ln -s / root; mkfifo pipe; printf 'x' > "$(printf 'e\033[2Jvil')"`)
+		out := c.Run(t, "ws", "diff", "writer", "project")
+		for _, w := range []string{"changed", "src/a", "src/b", "left out: .git", "left out: shadow: a link", "left out: pipe"} {
+			if !strings.Contains(out, w) {
+				t.Errorf("diff lacks %q:\n%s", w, out)
+			}
+		}
+		if strings.Contains(out, "\x1b") {
+			t.Errorf("controls reach the terminal: %q", out)
+		}
+		as := func(args string) string {
+			return stage.Sh(t, "cd "+c.Dir+"; SUDO_UID=$(id -u person) "+c.Bin+"/bulkhead "+args+" 2>&1")
+		}
+		as("ws pull writer project")
+		if got := stage.Sh(t, "cd /srv/team/project; cat src/a src/b; stat -c '%U %a' src/a src/b; ls -A"); !strings.HasPrefix(got, "two\nnew\nperson 644\nperson 755\n") ||
+			strings.Contains(got, ".git") || strings.Contains(got, "shadow") || strings.Contains(got, "pipe") {
+			t.Errorf("%q", got)
+		}
+		// The person cannot write there, though the command is root.
+		if out := stage.Sh(t, "mkdir /srv/roots; cd "+c.Dir+"; SUDO_UID=$(id -u person) "+c.Bin+"/bulkhead ws pull writer /srv/roots 2>&1 || true; ls -A /srv/roots | wc -l"); !strings.HasSuffix(out, "\n0\n") || !strings.Contains(out, "permission denied") {
+			t.Errorf("%q", out)
+		}
+		stage.Sh(t, "echo three > /srv/team/project/src/a; echo in > /srv/team/project/c; ln -s /etc/passwd /srv/team/project/l")
+		c.Run(t, "exec", "writer", "--", "sh", "-c", "cd /workspace; rm -r src; ln -s /home/agent src")
+		if r := c.Try(t, "ws", "push", "writer", "project"); r.Exit == 0 || !strings.Contains(r.Stderr, "src is not a folder") {
+			t.Errorf("pushed through a link: %s", r)
+		}
+		c.Run(t, "exec", "writer", "--", "rm", "/workspace/src")
+		c.Run(t, "ws", "push", "writer", "project")
+		if got := c.Run(t, "exec", "writer", "--", "sh", "-c", "cd /workspace; cat src/a c; stat -c %u src/a c src; ls l 2>&1; echo mine > src/a; ls -A /home/agent"); !strings.HasPrefix(got, "three\nin\n1000\n1000\n1000\n") || !strings.Contains(got, "No such file") {
+			t.Errorf("%q", got)
+		}
+		if r := c.Try(t, "ws", "pull", "writer", "project/c"); r.Exit == 0 {
+			t.Errorf("%s", r)
+		}
+		c.Run(t, "down")
+	})
+}

@@ -150,6 +150,8 @@ func (c *call) dispatch(verb string) error {
 		return c.logs()
 	case wire.VerbForward:
 		return c.forward()
+	case wire.VerbWorkspace:
+		return c.workspace()
 	case wire.VerbWatch:
 		return c.watch()
 	case wire.VerbExec:
