@@ -77,6 +77,8 @@ type Warden struct {
 	// same.
 	groupRoot string
 
+	denials denials
+
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
 	mu    sync.Mutex // guards teams, unreadable, sys and calls
@@ -260,6 +262,13 @@ func (w *Warden) restoreTable() {
 }
 
 func (w *Warden) pinDenied(acct string, r *deny.Reason) {
+	write, left := w.denials.next(acct, time.Now())
+	if left > 0 {
+		w.log.Warn("pin denials not written down", "account", acct, "count", left)
+	}
+	if !write {
+		return
+	}
 	w.log.Info("pin denied", "kind", record.Egress, "account", acct, "what", r.What, "code", r.Code, "why", r.Why, "mend", r.Mend)
 }
 
