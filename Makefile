@@ -40,15 +40,24 @@ test: build ## run every test; needs root, changes nothing on the machine
 	go vet ./...
 	go test -timeout 20m $(TESTFLAGS) ./...
 
+# The build tag keeps these out of "make test": a virtual host without KVM takes
+# minutes, and two cores. .ci/run has them as a step of their own.
+.PHONY: vm
+vm: go ## the same on real Debian hosts under QEMU (systemd, cgroup v2); needs root
+	@[ "$$(id -u)" = 0 ] || { echo "make vm needs root to make disk images: run sudo make vm" >&2; exit 1; }
+	go vet -tags vm ./test/vm/...
+	go test -tags vm -count=1 -timeout 30m $(TESTFLAGS) ./test/vm
+
 .PHONY: demo
 demo: build ## two agents in a throwaway host; HOST=here uses this machine
 	@[ "$$(id -u)" = 0 ] || { echo "make demo needs root: run sudo make demo" >&2; exit 1; }
 	examples/pair/demo.sh
 
 .PHONY: bench
-bench: build ## measure, and write docs/benchmarks.md
+bench: build ## measure; writes docs/benchmarks.md and prints the rest
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root: run sudo make bench" >&2; exit 1; }
 	bench/run
+	BULKHEAD_BENCH=1 go test -count=1 -v -run . ./bench/
 
 .PHONY: lint
 lint: go ## formatting and linters, at pinned versions
@@ -64,9 +73,10 @@ fuzz: go ## every fuzz target for FUZZTIME (default 30s)
 	done
 
 .PHONY: install
-install: build ## install the programs below PREFIX (default /usr/local)
-	install -d '$(DESTDIR)$(PREFIX)/bin'
+install: build ## install the programs and the systemd unit below PREFIX (default /usr/local)
+	install -d '$(DESTDIR)$(PREFIX)/bin' '$(DESTDIR)$(PREFIX)/lib/systemd/system'
 	install -m 755 bin/* '$(DESTDIR)$(PREFIX)/bin/'
+	sed 's#/usr/local/bin/#$(PREFIX)/bin/#' deploy/bulkhead-warden.service > '$(DESTDIR)$(PREFIX)/lib/systemd/system/bulkhead-warden.service'
 
 .PHONY: clean
 clean: ## remove what was built

@@ -21,6 +21,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/confine"
 	"bulkhead/internal/dialer"
 	"bulkhead/internal/resolver"
 	"bulkhead/internal/wire"
@@ -54,8 +55,13 @@ func main() {
 var errUsage = errors.New("usage: bulkhead-net dialer|resolver, started by the warden with a listening socket on descriptor 3")
 
 func run(ctx context.Context, args []string) error {
-	if len(args) != 1 {
+	if len(args) != 1 || args[0] != "dialer" && args[0] != "resolver" {
 		return errUsage
+	}
+	// Neither ever starts a program: from here on neither can, whatever takes
+	// it over. Before anything is read from a peer.
+	if err := confine.Seal(); err != nil {
+		return err
 	}
 	switch args[0] {
 	case "dialer":

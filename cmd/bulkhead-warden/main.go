@@ -20,6 +20,9 @@ import (
 	"bulkhead/internal/wire"
 )
 
+// build is the digest of the source, set by the linker.
+var build = "dev"
+
 func main() {
 	if len(os.Args) == 2 && os.Args[1] == evidence.DecoyArg {
 		evidence.DecoyMain()
@@ -52,7 +55,7 @@ func run(stay, verbose bool) int {
 	// Every file and socket that root makes gets its mode explicitly; what is
 	// left are mount points, which agents must be able to pass.
 	unix.Umask(0o022)
-	err = warden.Run(ctx, warden.Config{Host: layout.Default(), From: filepath.Dir(self), Stay: stay, Log: log})
+	err = warden.Run(ctx, warden.Config{Host: layout.Default(), From: filepath.Dir(self), Stay: stay, Build: build, Log: log})
 	if err != nil {
 		log.Error("ended", "error", err)
 		fmt.Fprintln(os.Stderr, "error:", err)

@@ -12,6 +12,9 @@ import (
 	"bulkhead/internal/wire"
 )
 
+// noTeamIsUp begins the error of a command that needs a team.
+const noTeamIsUp = "no team is up"
+
 // theTeam gives the team that a command is about: --team, or the only one that
 // runs.
 func (a *app) theTeam(ctx context.Context) (string, error) {
@@ -32,24 +35,10 @@ func (a *app) theTeam(ctx context.Context) (string, error) {
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", badInput("no team is up", "put a manifest in force with `sudo bulkhead up`")
+		return "", badInput(noTeamIsUp, "put a manifest in force with `sudo bulkhead up`")
 	}
 	sort.Strings(names)
 	return "", badInput("several teams are up: "+terminal.Line(strings.Join(names, ", ")), "say which one with --team")
-}
-
-// teamToRemove is the team that is up, or with purge the one whose data is kept.
-func (a *app) teamToRemove(ctx context.Context, purge bool) (string, error) {
-	name, err := a.theTeam(ctx)
-	if err == nil || !purge {
-		return name, err
-	}
-	// A team that is up has this folder as well, so one folder is no choice.
-	kept, globErr := filepath.Glob(filepath.Join(a.host.Team("*"), "agents"))
-	if globErr != nil || len(kept) != 1 {
-		return "", err
-	}
-	return filepath.Base(filepath.Dir(kept[0])), nil
 }
 
 // runningTeams lists the teams by their folders, which saves asking the warden

@@ -20,7 +20,7 @@ func TestPathsCannotLeaveTheRootFolderOrMeetTheKernelsFiles(t *testing.T) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	for _, name := range []string{"", "a/b", "..", "cgroup.procs"} {
+	for _, name := range []string{"", "a/../b", "/a", "..", "cgroup.procs", "a/cgroup.procs"} {
 		if _, err := Open(name); err == nil {
 			t.Errorf("root folder %q was taken", name)
 		}

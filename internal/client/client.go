@@ -36,6 +36,8 @@ type Error struct {
 	Mend string // what to change; may be empty when the warden names none
 	Exit int    // one of the wire.Exit codes
 	Err  error  // the cause, if there is one
+
+	unasked bool // no warden had read the request
 }
 
 func (e *Error) Error() string { return e.What }
@@ -48,7 +50,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // not read in either case, and may be sent to the next warden.
 func NotRunning(err error) bool {
 	var e *Error
-	if !errors.As(err, &e) || e.Exit != wire.ExitNoWarden {
+	if !errors.As(err, &e) || !e.unasked {
 		return false
 	}
 	for _, gone := range []error{syscall.ENOENT, syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EPIPE, io.EOF} {
@@ -171,7 +173,7 @@ func (c *Client) greet(conn *wire.Conn) (wire.Hello, error) {
 		return &Error{
 			What: fmt.Sprintf("the warden at %s did not greet: %v", c.Socket, err),
 			Mend: "see its log; if it hangs, end it and run `bulkhead up` again: agents go on meanwhile",
-			Exit: wire.ExitNoWarden, Err: err,
+			Exit: wire.ExitNoWarden, Err: err, unasked: true,
 		}
 	}
 	_ = conn.Unix().SetDeadline(time.Now().Add(helloTimeout))
@@ -200,7 +202,7 @@ func (c *Client) greet(conn *wire.Conn) (wire.Hello, error) {
 }
 
 func (c *Client) unreachable(err error) error {
-	e := &Error{Exit: wire.ExitNoWarden, Err: err}
+	e := &Error{Exit: wire.ExitNoWarden, Err: err, unasked: true}
 	switch {
 	case errors.Is(err, syscall.ENOENT), errors.Is(err, syscall.ECONNREFUSED):
 		e.What = "the warden is not running (nothing listens on " + c.Socket + ")"

@@ -105,6 +105,29 @@ func TestEveryWayToFailNamesItsExitCodeAndMend(t *testing.T) {
 	}
 }
 
+// A warden that is just ending resets what it has not taken yet.
+func TestAWardenThatHangsUpBeforeItGreetsIsNotRunning(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for {
+			c, err := ln.AcceptUnix()
+			if err != nil {
+				return
+			}
+			_ = c.Close()
+		}
+	}()
+	defer func() { _ = ln.Close() }()
+	err = (&Client{Socket: path}).Call(t.Context(), wire.VerbStatus, wire.TeamRequest{}, nil, nil)
+	if !NotRunning(err) {
+		t.Errorf("NotRunning is false for %v", err)
+	}
+}
+
 func TestAnInterruptedCallSaysThatTheWorkMayGoOn(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	c := counterpart(t, goodHello, func(c *wire.Conn, _ wire.Message) {

@@ -11,3 +11,9 @@ const (
 var archCalls = []uint32{}
 
 var archRefused = []uint32{}
+
+// ociArch is the architecture's name in an OCI seccomp profile.
+const ociArch = "SCMP_ARCH_AARCH64"
+
+// archNames are the calls of this architecture alone, see [commonNames].
+var archNames = map[uint32]string{}

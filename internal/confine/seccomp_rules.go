@@ -1,6 +1,8 @@
 package confine
 
 import (
+	"fmt"
+
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/engine"
@@ -98,6 +100,11 @@ func rulesFor(r engine.Role) rules {
 // Seal gives up starting programs, for the dialer and the resolver: called by
 // themselves once they run, since the second stage's own exec needs the call.
 func Seal() error {
+	// The engine has set it already; a process that was started otherwise
+	// needs it for the call.
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("confine: no_new_privs: %w", err)
+	}
 	f, err := compile(sealRules())
 	if err != nil {
 		return err

@@ -37,10 +37,15 @@ type reply struct {
 // NewClient talks to the dialer that listens on path. Nothing is opened yet.
 func NewClient(path string) *Client { return &Client{path: path} }
 
+var errLost = errors.New("the connection was lost")
+
 // Dial gives a connected socket. A refusal is a *deny.Reason.
 func (c *Client) Dial(ctx context.Context, host string, port uint16) (net.Conn, netip.AddrPort, error) {
 	what := wire.DialRequest{Host: host, Port: port}
 	f, to, err := c.ask(ctx, wire.VerbDial, what)
+	if errors.Is(err, errLost) && ctx.Err() == nil { // the dialer was restarted: once more
+		f, to, err = c.ask(ctx, wire.VerbDial, what)
+	}
 	if err != nil {
 		return nil, netip.AddrPort{}, describe(what, err)
 	}
@@ -178,7 +183,7 @@ func (c *Client) read(conn *wire.Conn, waiting map[uint64]chan reply) {
 				c.conn = nil
 			}
 			for id, ch := range waiting {
-				ch <- reply{err: fmt.Errorf("the connection was lost: %w", err)}
+				ch <- reply{err: fmt.Errorf("%w: %w", errLost, err)}
 				delete(waiting, id)
 			}
 			c.mu.Unlock()

@@ -42,6 +42,7 @@ type cached struct {
 // question is one unanswered VerbPin.
 type question struct {
 	what   wire.DialRequest
+	conn   *wire.Conn // over which it was sent; guarded by pins.mu
 	done   chan struct{}
 	pinned wire.Pinned
 	reason *deny.Reason
@@ -110,18 +111,31 @@ func (p *pins) ask(what wire.DialRequest) *question {
 // warden that hangs keeps only those waiting who ask: not those whom the cache
 // serves.
 func (p *pins) send(q *question) {
-	conn, err := p.connect()
-	if err == nil {
+	var err error
+	for range 2 { // a connection may be dead without our knowing: once more
+		var conn *wire.Conn
+		if conn, err = p.connect(); err != nil {
+			break
+		}
 		p.mu.Lock()
 		p.next++
 		id := p.next
-		p.waiting[id] = q
+		p.waiting[id], q.conn = q, conn
 		p.mu.Unlock()
 		if err = conn.Send(id, wire.VerbPin, q.what); err == nil {
 			return
 		}
-		_ = conn.Close() // its reader tells everybody who waits, q too
-		return
+		p.mu.Lock()
+		_, mine := p.waiting[id] // else the reader was faster, and has answered
+		delete(p.waiting, id)
+		if p.conn == conn {
+			p.conn = nil
+		}
+		p.mu.Unlock()
+		_ = conn.Close()
+		if !mine {
+			return
+		}
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -184,10 +198,14 @@ func (p *pins) read(conn *wire.Conn) {
 		}
 		_ = conn.Close()
 		p.mu.Lock()
-		p.conn = nil
+		if p.conn == conn {
+			p.conn = nil
+		}
 		for id, q := range p.waiting {
-			delete(p.waiting, id)
-			p.failLocked(q, err)
+			if q.conn == conn {
+				delete(p.waiting, id)
+				p.failLocked(q, err)
+			}
 		}
 		p.mu.Unlock()
 		return

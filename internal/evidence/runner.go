@@ -40,6 +40,9 @@ type Request struct {
 	Team   string
 	Agents []Agent // all agents of the team; every one is a target
 	Only   []string
+	// Idle are agents that do not run: nothing is tried from them, and the
+	// report says so.
+	Idle []string
 	// Attacks narrows the table; nil means all of it.
 	Attacks []Attack
 	// Missing are layers that this host was accepted without, and why: their
@@ -92,6 +95,11 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 			q.Progress("attacking from " + from.Name)
 		}
 		r.Rows = append(r.Rows, attackFrom(ctx, h, q, from, bait)...)
+	}
+	for _, name := range q.Idle {
+		for _, p := range Positions() {
+			r.Rows = append(r.Rows, Row{Agent: name, Position: p, Attack: "none", Verdict: NotRun, Evidence: "the agent does not run"})
+		}
 	}
 	if q.Decoys != nil {
 		if q.Progress != nil {

@@ -96,6 +96,9 @@ func (a Agent) Logs() string { return filepath.Join(a.State, "log") }
 // Conf is root's folder of generated files (hosts, passwd, resolv.conf).
 func (a Agent) Conf() string { return filepath.Join(a.Run, "conf") }
 
+// PodmanConf is root's folder of what Podman is told by path.
+func (a Agent) PodmanConf() string { return filepath.Join(a.Conf(), "podman") }
+
 // Control holds the sockets that only root may use: launcher.sock,
 // runtime.sock and gateway.sock of the shims. Mode 0700 root.
 func (a Agent) Control() string { return filepath.Join(a.Run, "control") }

@@ -24,6 +24,7 @@ type Client struct {
 	names  []string
 	link   *link // nil: not connected
 	closed bool
+	work   sync.WaitGroup // the readers
 }
 
 // link is one connection with its answers.
@@ -54,9 +55,10 @@ func (c *Client) SetNames(names []string) {
 // Lookup asks for the addresses of a name. ErrNotFound is an answer of DNS (no
 // such name, or no address); every other error is a failure to get one.
 func (c *Client) Lookup(ctx context.Context, name string) ([]netip.Addr, error) {
-	m, err := c.ask(ctx, name)
+	m, l, err := c.ask(ctx, name)
 	if errors.Is(err, errLost) { // the resolver was restarted: once more
-		m, err = c.ask(ctx, name)
+		c.drop(l)
+		m, _, err = c.ask(ctx, name)
 	}
 	if err != nil {
 		return nil, err
@@ -81,16 +83,16 @@ func (c *Client) Lookup(ctx context.Context, name string) ([]netip.Addr, error) 
 
 var errLost = errors.New("resolver: connection lost")
 
-func (c *Client) ask(ctx context.Context, name string) (wire.Message, error) {
+func (c *Client) ask(ctx context.Context, name string) (wire.Message, *link, error) {
 	l, err := c.connect(ctx)
 	if err != nil {
-		return wire.Message{}, err
+		return wire.Message{}, nil, err
 	}
 	answer := make(chan wire.Message, 1)
 	l.mu.Lock()
 	if l.waiting == nil {
 		l.mu.Unlock()
-		return wire.Message{}, errLost
+		return wire.Message{}, l, errLost
 	}
 	l.next++
 	id := l.next
@@ -102,15 +104,25 @@ func (c *Client) ask(ctx context.Context, name string) (wire.Message, error) {
 		l.mu.Unlock()
 	}()
 	if err := l.conn.Send(id, wire.VerbLookup, wire.Lookup{Name: name}); err != nil {
-		return wire.Message{}, errLost
+		return wire.Message{}, l, errLost
 	}
 	select {
 	case m := <-answer:
-		return m, nil
+		return m, l, nil
 	case <-l.done:
-		return wire.Message{}, errLost
+		return wire.Message{}, l, errLost
 	case <-ctx.Done():
-		return wire.Message{}, fmt.Errorf("resolver: %s: %w", name, ctx.Err())
+		return wire.Message{}, l, fmt.Errorf("resolver: %s: %w", name, ctx.Err())
+	}
+}
+
+// drop gives a dead connection up before its reader has noticed.
+func (c *Client) drop(l *link) {
+	_ = l.conn.Close()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.link == l {
+		c.link = nil
 	}
 }
 
@@ -142,7 +154,7 @@ func (c *Client) connect(ctx context.Context) (*link, error) {
 		return nil, err
 	}
 	c.link = l
-	go l.read() // ends with the connection; Close waits for it
+	c.work.Go(l.read)
 	return l, nil
 }
 
@@ -174,13 +186,9 @@ func (c *Client) Close() error {
 	c.closed = true
 	l := c.link
 	c.mu.Unlock()
-	if l == nil {
-		return nil
+	if l != nil {
+		_ = l.conn.Close()
 	}
-	err := l.conn.Close()
-	<-l.done
-	if errors.Is(err, net.ErrClosed) {
-		return nil
-	}
-	return err
+	c.work.Wait()
+	return nil
 }

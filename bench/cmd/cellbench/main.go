@@ -11,6 +11,7 @@
 //     cgroup, no seccomp filter, no Landlock
 //   - warden: the running warden is asked over its socket for a new container
 //     with every layer and a cgroup of its own
+//   - fresh: the same, without the process that the launcher keeps prepared
 //   - command: the same by a new `bulkhead run` process
 //   - bare: a new process of the same program, for scale
 //
@@ -33,6 +34,10 @@ import (
 	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
+
+// pause lets the launcher prepare the next container before the next
+// contender starts, which would otherwise pay for it.
+const pause = 50 * time.Millisecond
 
 type contender struct {
 	name string
@@ -64,11 +69,13 @@ func measure(ctx context.Context, bin, rootfs, team, agent string, n int) error 
 	all := []*contender{
 		{name: "bare process", run: command(filepath.Join(rootfs, "bin/busybox"), "true")},
 		{name: "bwrap --unshare-all", run: command("bwrap", "--unshare-all", "--ro-bind", rootfs, "/", "/bin/true")},
-		{name: "cell, asked of the warden", run: func(ctx context.Context) error { return run(ctx, warden, team, agent) }},
+		{name: "cell, asked of the warden, fresh", run: func(ctx context.Context) error { return run(ctx, warden, team, agent, true) }},
+		{name: "cell, asked of the warden, prepared", run: func(ctx context.Context) error { return run(ctx, warden, team, agent, false) }},
 		{name: "cell, as a cold command", run: command(filepath.Join(bin, "bulkhead"), "--team", team, "run", agent, "-t=false", "--", "/bin/true")},
 	}
 	for round := range n + 1 {
 		for _, c := range all {
+			time.Sleep(pause)
 			start := time.Now()
 			if err := c.run(ctx); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
@@ -88,8 +95,8 @@ func measure(ctx context.Context, bin, rootfs, team, agent string, n int) error 
 }
 
 // run asks the warden for one container and waits for its end.
-func run(ctx context.Context, c *client.Client, team, agent string) error {
-	s, err := c.Start(ctx, wire.VerbRun, wire.RunRequest{Team: team, Agent: agent, Exec: wire.ExecRequest{Argv: []string{"/bin/true"}}}, false, nil)
+func run(ctx context.Context, c *client.Client, team, agent string, fresh bool) error {
+	s, err := c.Start(ctx, wire.VerbRun, wire.RunRequest{Team: team, Agent: agent, Fresh: fresh, Exec: wire.ExecRequest{Argv: []string{"/bin/true"}}}, false, nil)
 	if err != nil {
 		return err
 	}

@@ -229,6 +229,28 @@ func (c *Client) Launch(ctx context.Context, r LaunchRequest, files ...*os.File)
 	return out, err
 }
 
+// Run is Launch and Wait in one, for one-off containers: started is called once
+// the command runs, and owns Container.PIDFD. When it fails, or ctx ends, the
+// container goes on: see [Client.Kill].
+func (c *Client) Run(ctx context.Context, r LaunchRequest, started func(Container) error, files ...*os.File) (cell.Exit, error) {
+	r.Wait = true
+	var exit cell.Exit
+	running := false
+	err := c.call(ctx, verbLaunch, r, files, func(m wire.Message, got []*os.File) (more bool, err error) {
+		if running {
+			closeAll(got)
+			return false, json.Unmarshal(m.Body, &exit)
+		}
+		running = true
+		one, err := decodeContainer(m, got)
+		if err != nil {
+			return false, err
+		}
+		return true, started(one)
+	})
+	return exit, err
+}
+
 func (c *Client) end(ctx context.Context, verb, name string, grace time.Duration) (cell.Exit, error) {
 	var exit cell.Exit
 	err := c.call(ctx, verb, named{Name: name, GraceMillis: grace.Milliseconds()}, nil, func(m wire.Message, got []*os.File) (more bool, err error) {

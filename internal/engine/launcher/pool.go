@@ -91,9 +91,9 @@ func sourcesOf(s *engine.Spec) []string {
 	return out
 }
 
-// take gives a prepared container for s, processes first; nil when there is
-// none.
-func (p *pool) take(s *engine.Spec) *readyCell {
+// take gives a prepared container for s, processes first unless fresh; nil when
+// there is none.
+func (p *pool) take(s *engine.Spec, fresh bool) *readyCell {
 	key := keyOf(s)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -102,6 +102,9 @@ func (p *pool) take(s *engine.Spec) *readyCell {
 	}
 	best := -1
 	for i, r := range p.ready {
+		if fresh && r.depth != cell.DepthSeat {
+			continue
+		}
 		if best < 0 || r.depth > p.ready[best].depth {
 			best = i
 		}

@@ -17,7 +17,7 @@ const (
 // Verbs of the launcher protocol. Every request is answered by verbOK or
 // wire.VerbError, watch by a stream of verbEvent.
 const (
-	verbLaunch   = "launch"   // [LaunchRequest] with descriptors -> [Container] with a pidfd
+	verbLaunch   = "launch"   // [LaunchRequest] with descriptors -> [Container] with a pidfd; then [cell.Exit] if asked
 	verbWait     = "wait"     // [named] -> [cell.Exit]
 	verbStop     = "stop"     // [named] -> [cell.Exit]
 	verbKill     = "kill"     // [named] -> [cell.Exit]
@@ -46,6 +46,12 @@ type LaunchRequest struct {
 	// and stderr. Otherwise stdin is /dev/null and the launcher writes the
 	// output to layout.Agent.Logs()/<name>.log.
 	Stdio bool `json:"stdio,omitempty"`
+	// Fresh starts a new process even when a prepared one waits: for those who
+	// measure. A prepared cgroup and mount namespace may still be used.
+	Fresh bool `json:"fresh,omitempty"`
+	// Wait asks for a second answer on the same connection, the [cell.Exit]:
+	// see [Client.Run].
+	Wait bool `json:"wait,omitempty"`
 }
 
 // State of a container.

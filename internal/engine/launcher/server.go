@@ -40,7 +40,7 @@ func newServer(cfg Config) (*server, error) {
 	orphans := &reap.Orphans{}
 	return &server{
 		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}),
-		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}},
+		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
 	}, nil
 }
 
@@ -109,7 +109,10 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		if poolable(&r, len(files)-3) {
 			s.all.pool.refill(r.Spec, c.proc.Done())
 		}
-		return err
+		if err != nil || !r.Wait {
+			return err
+		}
+		return s.exited(ctx, conn, m.ID, c)
 	case verbList:
 		return s.list(conn, m.ID)
 	case verbWatch:
@@ -193,21 +196,7 @@ func (s *server) named(ctx context.Context, conn *wire.Conn, m wire.Message) err
 	}
 	switch m.Verb {
 	case verbWait:
-		// Somebody who holds the output's ends needs no cleaning up to be over.
-		over := c.ended
-		if c.stdio {
-			over = c.proc.Done()
-		}
-		select {
-		case <-over:
-		case <-ctx.Done():
-			return errors.New("launcher: shutting down")
-		}
-		exit, err := c.proc.Wait()
-		if err != nil {
-			return err
-		}
-		return conn.Send(m.ID, verbOK, exit)
+		return s.exited(ctx, conn, m.ID, c)
 	case verbStop:
 		if _, err := s.all.stop(c, time.Duration(n.GraceMillis)*time.Millisecond); err != nil {
 			return err
@@ -218,6 +207,25 @@ func (s *server) named(ctx context.Context, conn *wire.Conn, m wire.Message) err
 		}
 	}
 	return conn.Send(m.ID, verbOK, c.exit)
+}
+
+// exited answers how a container ended, when it has.
+func (s *server) exited(ctx context.Context, conn *wire.Conn, id uint64, c *container) error {
+	// Somebody who holds the output's ends needs no cleaning up to be over.
+	over := c.ended
+	if c.stdio {
+		over = c.proc.Done()
+	}
+	select {
+	case <-over:
+	case <-ctx.Done():
+		return errors.New("launcher: shutting down")
+	}
+	exit, err := c.proc.Wait()
+	if err != nil {
+		return err
+	}
+	return conn.Send(id, verbOK, exit)
 }
 
 // peer reads who is at the other end.

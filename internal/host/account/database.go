@@ -44,6 +44,7 @@ func (r Range) overlaps(o Range) bool { return r.First <= o.Last() && o.First <=
 // Database is what the host's account files say.
 type Database struct {
 	Users  []User
+	Groups []string // names
 	SubUID []Range
 	SubGID []Range
 }
@@ -58,6 +59,13 @@ func Read(etc string) (*Database, error) {
 		}
 		return err
 	}); err != nil {
+		return nil, err
+	}
+	if err := readLines(filepath.Join(etc, "group"), func(line string) error {
+		name, _, _ := strings.Cut(line, ":")
+		d.Groups = append(d.Groups, name)
+		return nil
+	}); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
 	for name, into := range map[string]*[]Range{"subuid": &d.SubUID, "subgid": &d.SubGID} {

@@ -90,7 +90,7 @@ func (w *Warden) answer(u *net.UnixConn) (verb string) {
 		w.log.Warn("operator without credentials", "error", err)
 		return ""
 	}
-	if _, err := conn.Greet(wire.WardenProtocol, wire.WardenVersion); err != nil {
+	if _, err := conn.GreetAs(wire.Hello{Protocol: wire.WardenProtocol, Version: wire.WardenVersion, Build: w.cfg.Build}); err != nil {
 		w.log.Warn("operator", "uid", peer.UID, "error", err)
 		return ""
 	}
@@ -136,7 +136,7 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbApply:
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.apply(c.ctx, r, c.say) })
 	case wire.VerbPlan:
-		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(r) })
+		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(c.ctx, r) })
 	case wire.VerbStatus:
 		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.statusOf(c.ctx, r) })
 	case wire.VerbHalt:
@@ -153,6 +153,10 @@ func (c *call) dispatch(verb string) error {
 		return c.run()
 	case wire.VerbVerify:
 		return serveCall(c, func(r wire.VerifyRequest) (any, error) { return c.w.verify(c.ctx, r, c.say) })
+	case wire.VerbDenials:
+		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.denialsOf(r) })
+	case wire.VerbWhy:
+		return serveCall(c, func(r wire.WhyRequest) (any, error) { return c.w.why(c.ctx, r) })
 	case wire.VerbShutdown:
 		err := serveCall(c, func(struct{}) (any, error) { return struct{}{}, nil })
 		c.w.cancel()

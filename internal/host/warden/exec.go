@@ -1,6 +1,7 @@
 package warden
 
 import (
+	"context"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -73,7 +74,12 @@ func (c *call) exec() error {
 	for {
 		m, files, err := shim.Recv()
 		if err != nil {
-			return fmt.Errorf("the %s of agent %s ended: %w", container, req.Agent, err)
+			// Said before the connection is closed below.
+			c.fail(&fault{wire.Failure{
+				Message: fmt.Sprintf("the %s of agent %s ended while the command ran, and the command with it", container, req.Agent),
+				Mend:    "look at bulkhead status; the command may have been half done", Exit: wire.ExitFailed,
+			}})
+			return nil
 		}
 		err = c.conn.Send(c.id, m.Verb, m.Body, files...)
 		closeFiles(files)
@@ -116,30 +122,31 @@ func (c *call) run() error {
 	if req.Exec.Dir != "" {
 		spec.Dir = req.Exec.Dir
 	}
-	made, err := client.Launch(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
-	closeFiles(inside)
-	if err != nil {
+	running := false
+	obeyed := make(chan struct{})
+	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func(one launcher.Container) error {
+		running = true
+		closeFiles(inside)
+		err := c.conn.Send(c.id, wire.VerbStarted, wire.ExecStarted{PID: 1}, outside...)
+		closeFiles(outside)
+		go func() { // ends with the operator's connection
+			defer close(obeyed)
+			c.obeyRun(client, one)
+			_ = one.PIDFD.Close()
+		}()
+		return err
+	}, inside...)
+	if running {
+		defer func() { _ = c.conn.Close(); <-obeyed }()
+	}
+	if !running {
+		closeFiles(inside)
 		closeFiles(outside)
 		return &fault{wire.Failure{Message: "start: " + err.Error(), Exit: wire.ExitFailed}}
 	}
-	if made.PIDFD != nil {
-		defer func() { _ = made.PIDFD.Close() }()
-	}
-	err = c.conn.Send(c.id, wire.VerbStarted, wire.ExecStarted{PID: 1}, outside...)
-	closeFiles(outside)
 	if err != nil {
-		_, err = client.Kill(c.ctx, spec.Name)
-		return err
-	}
-	obeyed := make(chan struct{})
-	go func() { // ends with the operator's connection
-		defer close(obeyed)
-		c.obeyRun(client, made)
-	}()
-	defer func() { _ = c.conn.Close(); <-obeyed }()
-	exit, err := client.Wait(c.ctx, spec.Name)
-	if err != nil {
-		return err
+		_, kerr := client.Kill(context.WithoutCancel(c.ctx), spec.Name)
+		return errors.Join(err, kerr)
 	}
 	return c.conn.Send(c.id, wire.VerbExited, wire.ExecExited{Code: exit.Code, Signal: exit.Signal})
 }

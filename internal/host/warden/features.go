@@ -88,6 +88,23 @@ func missing(all []feature, accepted []string) (lost []string, refused []*deny.R
 	return lost, refused
 }
 
+// lacking names what of a layer this host does not have now.
+func lacking(all []feature, layer string) string {
+	var out []string
+	for _, f := range all {
+		if string(f.layer) != layer {
+			continue
+		}
+		if err := f.probe(); err != nil {
+			out = append(out, fmt.Sprintf("%s (%v)", f.name, err))
+		}
+	}
+	if len(out) == 0 {
+		return "this host has all of it by now (run up again without --accept-missing)"
+	}
+	return "this host lacks " + strings.Join(out, ", ")
+}
+
 func lookTool(name string) func() error {
 	return func() error {
 		_, err := exec.LookPath(name)

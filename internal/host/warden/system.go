@@ -181,6 +181,7 @@ func (w *Warden) watchResolverFiles() {
 				return
 			}
 			w.followResolverFiles()
+			w.followOperators()
 		}
 	})
 }

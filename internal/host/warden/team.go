@@ -86,13 +86,11 @@ func (w *Warden) saveTeam(t *teamRun, raw []byte) error {
 
 // admit gives an agent its account, ids and folders. The caller holds w.change.
 func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agentRun, error) {
-	place := w.host.Agent(t.name, want.Name)
-	u, rng, err := w.accounts.Ensure(ctx, account.Request{
-		Name: place.Account, Home: place.Home(), Team: t.name, Agent: want.Name, Range: layout.RangeSize,
-	})
-	if err != nil {
+	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{Place: w.host.Agent(t.name, want.Name), Want: want}}
+	if err := (accountLayer{w}).Apply(ctx, &a.Agent); err != nil {
 		return nil, err
 	}
+	var err error
 	st := t.state.Agents[want.Name]
 	if st.Dialer == 0 {
 		if st.Dialer, err = w.freeDialer(t); err != nil {
@@ -103,9 +101,7 @@ func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agen
 			return nil, err
 		}
 	}
-	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{
-		Place: place, Want: want, IDs: layout.IDs{Account: u.UID, Base: rng.First, Dialer: st.Dialer},
-	}}
+	a.IDs.Dialer = st.Dialer
 	return a, a.folders()
 }
 
@@ -191,10 +187,11 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 		return nil, nil, err
 	}
 	gone = append(gone, "cgroup "+cg)
-	if err := w.accounts.Remove(ctx, place.Account); err != nil {
+	if err := (accountLayer{w}).Remove(ctx, &host.Agent{Place: place}); err != nil {
 		return gone, nil, err
 	}
 	gone = append(gone, "account "+place.Account)
+	w.refused.forget(place.Account)
 	if err := tree.Remove(place.Run); err != nil {
 		return gone, nil, err
 	}

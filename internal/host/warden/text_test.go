@@ -156,3 +156,19 @@ func TestAMissingFeatureIsRefusedUnlessItIsOptionalAndAccepted(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestStatusNamesWhatALayerLacks(t *testing.T) {
+	fails := func() error { return errors.New("ABI 2") }
+	holds := func() error { return nil }
+	all := []feature{
+		{layer: deny.LayerPod, name: "Landlock ABI 6", probe: fails},
+		{layer: deny.LayerPod, name: "seccomp filters", probe: holds},
+		{layer: deny.LayerEgress, name: "nftables", probe: fails},
+	}
+	if got := lacking(all, string(deny.LayerPod)); got != "this host lacks Landlock ABI 6 (ABI 2)" {
+		t.Errorf("got %q", got)
+	}
+	if got := lacking(all[1:2], string(deny.LayerPod)); !strings.Contains(got, "run up again") {
+		t.Errorf("got %q", got)
+	}
+}

@@ -45,10 +45,23 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 	w.mu.Lock()
 	agents := t.sorted()
 	w.mu.Unlock()
+	known := map[string]bool{}
 	for _, a := range agents {
-		one := a.asTarget(ctx)
-		if len(one.PIDs) > 0 {
+		known[a.Place.Name] = true
+		one, running := a.asTarget(ctx)
+		switch {
+		case running:
 			q.Agents = append(q.Agents, one)
+		case slices.Contains(req.Agents, a.Place.Name):
+			return nil, badInput("agent "+a.Place.Name+" does not run, so nothing can be attacked from it", "bulkhead up, or verify the others")
+		default:
+			q.Idle = append(q.Idle, a.Place.Name)
+		}
+	}
+	for _, name := range req.Agents {
+		if !known[name] {
+			_, err := w.agent(t.name, name)
+			return nil, err
 		}
 	}
 	if !req.NoControls {
@@ -68,15 +81,16 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 }
 
 // asTarget describes the agent for attacks, its processes by the cgroups that
-// root owns.
-func (a *agentRun) asTarget(ctx context.Context) evidence.Agent {
-	one := evidence.Agent{
+// root owns. It can be attacked from when its runtime runs.
+func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bool) {
+	one = evidence.Agent{
 		Name: a.Place.Name, Place: a.Place, IDs: a.IDs,
 		Proxy: dial.StaticFor(a.Want).Proxy, Dialer: insideDialer + "/dialer.sock",
 	}
 	for _, c := range a.containers(ctx) {
 		if c.Running {
 			one.PIDs = append(one.PIDs, c.PID)
+			running = running || c.Name == runtimeName
 		}
 	}
 	for _, d := range a.Want.Egress {
@@ -85,7 +99,7 @@ func (a *agentRun) asTarget(ctx context.Context) evidence.Agent {
 			break
 		}
 	}
-	return one
+	return one, running
 }
 
 // decoyFirst is where decoys' ids are looked for: systemd leaves everything
@@ -187,13 +201,13 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 		Command: []string{filepath.Join(a.programs(), probeProgram)}, Env: []string{}, Dir: "/",
 		Limits: engine.Limits{}.WithDefaults(), Cgroup: cgroupOf(&a.Agent, name),
 	}
-	made, err := client.Launch(ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
+	c, err := client.Launch(ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
 	closeFiles(inside)
 	if err != nil {
 		return nil, err
 	}
-	if made.PIDFD != nil {
-		_ = made.PIDFD.Close()
+	if c.PIDFD != nil {
+		defer func() { _ = c.PIDFD.Close() }()
 	}
 	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
 	defer stop()

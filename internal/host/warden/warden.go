@@ -33,14 +33,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/cgroup"
-	"bulkhead/internal/deny"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/host/pins"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/layout"
-	"bulkhead/internal/record"
 	"bulkhead/internal/resolver"
 )
 
@@ -56,7 +54,9 @@ type Config struct {
 	// Stay keeps the warden running when no team is left (systemd runs it);
 	// otherwise it ends, so that down leaves nothing behind.
 	Stay bool
-	Log  *slog.Logger
+	// Build names the warden's own build to operators.
+	Build string
+	Log   *slog.Logger
 }
 
 // Warden is a running warden.
@@ -73,11 +73,10 @@ type Warden struct {
 	pins     *pins.Server
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
+	refused  *refusals
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
 	groupRoot string
-
-	denials denials
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
@@ -137,7 +136,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func open(ctx context.Context, cfg Config) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, unreadable: map[string]error{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err
@@ -231,6 +230,14 @@ func (w *Warden) operatorsGroup() int {
 	return int(gid)
 }
 
+// followOperators opens the socket to a group that the operator made, or
+// closes it, while the warden runs.
+func (w *Warden) followOperators() {
+	if err := unix.Chown(w.host.WardenSocket(), 0, w.operatorsGroup()); err != nil && !errors.Is(err, unix.ENOENT) {
+		w.log.Warn("giving the socket to the operators' group", "error", err)
+	}
+}
+
 // watchTable puts the table back when somebody else changed it.
 func (w *Warden) watchTable() {
 	w.owners.Go(func() {
@@ -259,17 +266,6 @@ func (w *Warden) restoreTable() {
 		return
 	}
 	w.log.Warn("nftables were changed by somebody else; restored", "table", nft.Name)
-}
-
-func (w *Warden) pinDenied(acct string, r *deny.Reason) {
-	write, left := w.denials.next(acct, time.Now())
-	if left > 0 {
-		w.log.Warn("pin denials not written down", "account", acct, "count", left)
-	}
-	if !write {
-		return
-	}
-	w.log.Info("pin denied", "kind", record.Egress, "account", acct, "what", r.What, "code", r.Code, "why", r.Why, "mend", r.Mend)
 }
 
 // pause waits for d or until ctx ends.

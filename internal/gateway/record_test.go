@@ -1,0 +1,52 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/json"
+	"strconv"
+	"strings"
+	"testing"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
+)
+
+func TestRepeatsMakeOneMoreLine(t *testing.T) {
+	var out bytes.Buffer
+	l := newLog("t", "writer", &out)
+	no := &deny.Reason{Layer: deny.LayerEgress, Code: deny.NotListed, What: "evil.example:443", Why: "w", Mend: "m"}
+	for range 5 {
+		l.add("evil.example:443", record.Denied, no)
+		l.add("api.example.com:443", record.Allowed, nil)
+	}
+	l.flush()
+	l.flush() // nothing happened since: no line
+	var got []string
+	for line := range strings.Lines(out.String()) {
+		var r record.Record
+		if err := json.Unmarshal([]byte(line), &r); err != nil {
+			t.Fatal(err)
+		}
+		if r.Team != "t" || r.Agent != "writer" || r.Kind != record.Egress || r.Time.IsZero() || (r.Verdict == record.Denied) != (r.Reason != nil) {
+			t.Fatalf("%+v", r)
+		}
+		got = append(got, string(r.Verdict)+" "+r.Target+" "+strconv.FormatUint(r.Count, 10))
+	}
+	want := []string{"denied evil.example:443 1", "allowed api.example.com:443 1", "denied evil.example:443 4", "allowed api.example.com:443 4"}
+	if len(got) != 4 || got[0] != want[0] || got[1] != want[1] || !strings.Contains(strings.Join(got[2:], "|"), want[2]) || !strings.Contains(strings.Join(got[2:], "|"), want[3]) {
+		t.Fatalf("%q, want %q", got, want)
+	}
+}
+
+func TestEndlessNamesDoNotFillTheLog(t *testing.T) {
+	var out bytes.Buffer
+	l := newLog("t", "writer", &out)
+	for i := range 10_000 {
+		l.add(strconv.Itoa(i)+".evil.example:443", record.Denied, &deny.Reason{Code: deny.NotListed})
+	}
+	l.flush()
+	lines := strings.Count(out.String(), "\n")
+	if lines > maxLines+2 || !strings.Contains(out.String(), `"target":"(others)","count":9743`) {
+		t.Fatalf("%d lines, or the rest was not counted", lines)
+	}
+}
