@@ -39,13 +39,18 @@ func lastCap() uintptr {
 func AllCaps() uint64 { return 1<<(lastCap()+1) - 1 }
 
 // dropBounding empties the bounding set, so that no exec can give anything
-// back. It needs CAP_SETPCAP.
+// back. It needs CAP_SETPCAP, unless somebody (an OCI runtime) has emptied it
+// already.
 func dropBounding() error {
 	for c := uintptr(0); ; c++ {
-		_, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
+		in, _, e := unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_READ, c, 0)
 		if e == unix.EINVAL {
-			return nil
+			return nil // no such capability
 		}
+		if e == 0 && in == 0 {
+			continue
+		}
+		_, _, e = unix.RawSyscall(unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0)
 		if e != 0 {
 			return fmt.Errorf("confine: drop capability %d from the bounding set: %w", c, e)
 		}

@@ -14,6 +14,7 @@ import (
 // evaluated on either (TestEveryCallNumberIsAllowedOnlyWhenListed).
 type architecture struct {
 	name    string // GOARCH
+	oci     string // in an OCI seccomp profile
 	audit   uint32 // in struct seccomp_data
 	x32     bool   // numbers with bit 30 are the x32 ABI
 	calls   []string
@@ -24,7 +25,7 @@ type architecture struct {
 // forms of common ones.
 var architectures = []architecture{
 	{
-		name: "amd64", audit: unix.AUDIT_ARCH_X86_64, x32: true,
+		name: "amd64", oci: "SCMP_ARCH_X86_64", audit: unix.AUDIT_ARCH_X86_64, x32: true,
 		calls: []string{
 			"access", "alarm", "arch_prctl", "chmod", "chown", "creat", "dup2",
 			"epoll_create", "epoll_wait", "eventfd", "fork", "futimesat", "getdents",
@@ -37,7 +38,7 @@ var architectures = []architecture{
 			"iopl", "ioperm", "modify_ldt",
 		},
 	},
-	{name: "arm64", audit: unix.AUDIT_ARCH_AARCH64},
+	{name: "arm64", oci: "SCMP_ARCH_AARCH64", audit: unix.AUDIT_ARCH_AARCH64},
 }
 
 // native is the architecture of this program. Another one
@@ -51,19 +52,26 @@ func native() architecture {
 	panic("confine: no seccomp filters for " + runtime.GOARCH)
 }
 
+// has says whether the architecture has a call of that name, and its number.
+func (a architecture) has(name string) (uint32, bool) {
+	i, ok := slices.BinarySearchFunc(numbers[:], name, func(n number, s string) int { return strings.Compare(n.name, s) })
+	if !ok {
+		return 0, false
+	}
+	n := numbers[i].amd64
+	if a.name == "arm64" {
+		n = numbers[i].arm64
+	}
+	return uint32(n), n >= 0 // #nosec G115 -- checked by the caller
+}
+
 // nr is the number of a call. It panics for a name that the table does not
 // have, or not for this architecture: the lists are constants, and the tests
 // compile every filter for every architecture.
 func (a architecture) nr(name string) uint32 {
-	i, ok := slices.BinarySearchFunc(numbers[:], name, func(n number, s string) int { return strings.Compare(n.name, s) })
-	if ok {
-		n := numbers[i].amd64
-		if a.name == "arm64" {
-			n = numbers[i].arm64
-		}
-		if n >= 0 {
-			return uint32(n) // #nosec G115 -- checked
-		}
+	n, ok := a.has(name)
+	if !ok {
+		panic(fmt.Sprintf("confine: %s has no call %q", a.name, name))
 	}
-	panic(fmt.Sprintf("confine: no call %s on %s", name, a.name))
+	return n
 }

@@ -21,6 +21,8 @@ const (
 	VerbLogs     = "logs"     // [LogsRequest] -> descriptors of the log files, oldest first
 	VerbVerify   = "verify"   // [VerifyRequest] -> evidence.Report
 	VerbRun      = "run"      // [RunRequest]: a one-off container -> as VerbExec
+	VerbDenials  = "denials"  // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
+	VerbWhy      = "why"      // [WhyRequest] -> [WhyResult]; changes nothing
 	VerbShutdown = "shutdown" // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
 
@@ -123,6 +125,7 @@ const (
 	ActionRestart Action = "restart"
 	ActionRemove  Action = "remove"
 	ActionKeep    Action = "keep"
+	ActionStart   Action = "start" // unchanged, but stopped
 )
 
 // Change is one line of a plan.

@@ -130,24 +130,27 @@ func (p *Prepared) Start(c Command) (*Process, error) {
 	return nil, fmt.Errorf("cell: start %s: %w", p.l.spec.Name, err)
 }
 
-// order sends the command to the waiting stage 2 and reads until exec closes
-// the socket.
+// order sends the command to the waiting stage 2.
 func (p *Prepared) order(c Command) error {
-	conn := p.l.conn
+	_, err := giveOrder(p.l.conn, stage2.Order{Argv: c.Argv, Env: c.Env, Dir: c.Dir}, []*os.File{c.Stdin, c.Stdout, c.Stderr})
+	return err
+}
+
+// giveOrder sends an order and reads until exec closes the socket.
+func giveOrder(conn *net.UnixConn, o stage2.Order, files []*os.File) (Report, error) {
 	defer func() { _ = conn.Close() }()
-	raw, err := json.Marshal(stage2.Order{Argv: c.Argv, Env: c.Env, Dir: c.Dir})
+	raw, err := json.Marshal(o)
 	if err != nil {
-		return err
+		return Report{}, err
 	}
-	if err := sendOrder(conn, raw, []*os.File{c.Stdin, c.Stdout, c.Stderr}); err != nil {
-		return err
+	if err := sendOrder(conn, raw, files); err != nil {
+		return Report{}, err
 	}
 	got, err := io.ReadAll(io.LimitReader(conn, 64<<10))
 	if err != nil {
-		return fmt.Errorf("stage 2's status: %w", err)
+		return Report{}, fmt.Errorf("stage 2's status: %w", err)
 	}
-	_, err = readReport(bytes.NewReader(got))
-	return err
+	return readReport(bytes.NewReader(got))
 }
 
 func sendOrder(conn *net.UnixConn, raw []byte, files []*os.File) error {

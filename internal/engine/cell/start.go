@@ -341,6 +341,11 @@ func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *i
 	}
 	defer func() { _ = statusW.Close() }()
 	all := slices.Concat(files, []*os.File{planFile, statusW, l.program})
+	if sys.Cloneflags&unix.CLONE_NEWUSER != 0 {
+		if err := becomeOwner(ownerID(s)); err != nil {
+			return nil, err
+		}
+	}
 	path := "/proc/self/fd/" + strconv.Itoa(first+2)
 	proc, err := os.StartProcess(path, []string{"bulkhead-shim", "stage2", strconv.Itoa(first)},
 		&os.ProcAttr{Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: all, Sys: sys})

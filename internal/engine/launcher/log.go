@@ -103,7 +103,7 @@ func (l *logFile) copy(stream string, r io.Reader) error {
 	for {
 		text, more, err := in.ReadLine()
 		if err != nil {
-			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 				return first
 			}
 			return errors.Join(first, fmt.Errorf("launcher: read %s: %w", stream, err))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,9 @@ func (a *Accounts) Check(r Request) error {
 
 func (a *Accounts) existing(d *Database, r Request) (User, bool, error) {
 	u, ok := d.User(r.Name)
+	if !ok && slices.Contains(d.Groups, r.Name) && !a.Ledger.Has(ledger.Account, r.Name) {
+		return User{}, false, fmt.Errorf("group %q exists on this host and is %w: remove it (groupdel %s), or rename the team or the agent", r.Name, ErrTaken, r.Name)
+	}
 	if !ok {
 		return User{}, false, nil
 	}
@@ -73,6 +77,12 @@ func (a *Accounts) Ensure(ctx context.Context, r Request) (User, Range, error) {
 	if !ok {
 		if err := a.Ledger.Announce(ledger.Thing{Kind: ledger.Account, Name: r.Name, Team: r.Team, Agent: r.Agent}); err != nil {
 			return User{}, Range{}, err
+		}
+		if slices.Contains(d.Groups, r.Name) {
+			// Ours, by the ledger: a removal was cut short between user and group.
+			if err := run(ctx, "groupdel", r.Name); err != nil {
+				return User{}, Range{}, fmt.Errorf("account: make %s anew: %w", r.Name, err)
+			}
 		}
 		if err := run(ctx, "useradd", useraddArgs(r)...); err != nil {
 			return User{}, Range{}, fmt.Errorf("account: make %s: %w", r.Name, err)
@@ -125,6 +135,12 @@ func (a *Accounts) Remove(ctx context.Context, name string) error {
 		}
 		if _, ok := d.User(name); ok {
 			return fmt.Errorf("account: userdel said that it removed %s, but %s/passwd still holds it", name, a.Etc)
+		}
+	}
+	// userdel leaves a group to which somebody was added.
+	if slices.Contains(d.Groups, name) {
+		if err := run(ctx, "groupdel", name); err != nil {
+			return fmt.Errorf("account: remove the group of %s: %w", name, err)
 		}
 	}
 	return a.Ledger.Forget(thing)

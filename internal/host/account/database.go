@@ -45,6 +45,7 @@ func (r Range) overlaps(o Range) bool { return r.First <= o.Last() && o.First <=
 // Database is what the host's account files say.
 type Database struct {
 	Users  []User
+	Groups []string // names
 	SubUID []Range
 	SubGID []Range
 }
@@ -63,6 +64,13 @@ func ReadFS(files fs.FS, etc string) (*Database, error) {
 		}
 		return err
 	}); err != nil {
+		return nil, err
+	}
+	if err := readLines(files, etc, "group", func(line string) error {
+		name, _, _ := strings.Cut(line, ":")
+		d.Groups = append(d.Groups, name)
+		return nil
+	}); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	for name, into := range map[string]*[]Range{"subuid": &d.SubUID, "subgid": &d.SubGID} {
@@ -162,7 +170,16 @@ func (d *Database) User(name string) (User, bool) {
 // RangeOf gives the one range of an account, equal for users and groups, or
 // the reason why there is none to rely on: absent, several, unequal, too
 // small, or shared with anybody, an ordinary uid or gid included.
+// Errors wrap [ErrTaken].
 func (d *Database) RangeOf(u User, size uint32) (Range, error) {
+	r, err := d.rangeOf(u, size)
+	if err != nil {
+		return Range{}, fmt.Errorf("%w (%w)", err, ErrTaken)
+	}
+	return r, nil
+}
+
+func (d *Database) rangeOf(u User, size uint32) (Range, error) {
 	mine := func(all []Range) []Range {
 		var out []Range
 		for _, r := range all {

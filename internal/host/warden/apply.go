@@ -13,6 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/doctor"
@@ -44,6 +46,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	}
 	w.mu.Unlock()
 	r.changes = team.Diff(r.old, m)
+	w.markStopped(m.Team, r.changes)
 	var faults []string
 	for _, a := range m.Agents {
 		place := w.host.Agent(m.Team, a.Name)
@@ -57,8 +60,13 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 		if err := checkRootfs(rootfsOf(w.host, &host.Agent{Place: place, Want: a}), a); err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
 		}
-		if a.Engine != "" && a.Engine != "cell" {
-			faults = append(faults, fmt.Sprintf("agents.%s: engine %q is not in this build yet; use engine: cell", a.Name, a.Engine))
+		for _, problem := range checkSources(a) {
+			faults = append(faults, fmt.Sprintf("agents.%s.%s", a.Name, problem))
+		}
+		if a.Engine == string(engine.Podman) {
+			if err := podman.Installed(a.OCI); err != nil {
+				faults = append(faults, fmt.Sprintf("agents.%s: engine podman: %v; install podman with crun or runc, or write engine: cell", a.Name, err))
+			}
 		}
 	}
 	if err := roomOn(w.host.State); err != nil {
@@ -77,6 +85,23 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	}
 	r.lost = lost
 	return r, nil
+}
+
+// markStopped turns keep into start for agents that up will start although
+// nothing in the manifest changed.
+func (w *Warden) markStopped(name string, changes []wire.Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t, ok := w.teams[name]
+	if !ok {
+		return
+	}
+	for i := range changes {
+		c := &changes[i]
+		if c.Action == wire.ActionKeep && t.state.Agents[c.Agent].Stopped {
+			c.Action, c.Why = wire.ActionStart, append(c.Why, "stopped by `bulkhead stop`")
+		}
+	}
 }
 
 // mountPoints must exist in every root file system, because it is mounted
@@ -104,6 +129,36 @@ func checkRootfs(root string, a *team.Agent) error {
 		return fmt.Errorf("the root file system %s lacks the mount points %s; make them (empty folders and files), or import it with `bulkhead image import`, which does", root, strings.Join(absent, " "))
 	}
 	return nil
+}
+
+// checkSources says which host folders of the manifest cannot be used, and what
+// the manifest asks for that this build does not have: to start an agent
+// without it in silence would be worse than to refuse.
+func checkSources(a *team.Agent) []string {
+	var out []string
+	if a.Workspace != "" {
+		switch st, err := os.Stat(a.Workspace); {
+		case err != nil:
+			out = append(out, fmt.Sprintf("workspace: %v; name a folder that exists", err))
+		case !st.IsDir():
+			out = append(out, fmt.Sprintf("workspace: %s is not a folder", a.Workspace))
+		}
+	}
+	for i, m := range a.Mounts {
+		if err := tree.Check(m.Host); err != nil {
+			out = append(out, fmt.Sprintf("mounts[%d]: %v", i, err))
+		}
+	}
+	if len(a.Secrets) > 0 {
+		out = append(out, "secrets: this build does not deliver secrets; remove them, and give the agent a credential file in its workspace if you must")
+	}
+	if a.Knowledge != "" {
+		out = append(out, "knowledge: this build has no knowledge vaults; remove it, or mount the folder read-only under mounts")
+	}
+	if len(a.Channels) > 0 {
+		out = append(out, "channels: this build delivers no messages between agents; remove them")
+	}
+	return out
 }
 
 // minRoom is what must be free before anything is made: a half-written account
@@ -151,6 +206,9 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	if err := w.found(ctx, next, r.changes, say); err != nil {
 		return nil, w.undo(ctx, next, old, err)
 	}
+	w.mu.Lock()
+	delete(w.unreadable, next.name) // it is readable now
+	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
 	if len(failed) > 0 {
@@ -175,7 +233,7 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 			return fmt.Errorf("agent %s: %w", want.Name, err)
 		}
 		if had, ok := next.agents[want.Name]; ok {
-			if action[want.Name] == wire.ActionKeep {
+			if action[want.Name] == wire.ActionKeep || action[want.Name] == wire.ActionStart {
 				continue
 			}
 			// Its processes go on until the new owner finds them to be of
@@ -234,6 +292,8 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 	} else {
 		w.setTeam(old)
 		for _, a := range old.sorted() {
+			// What root wrote for the refused manifest must not stay.
+			errs = append(errs, a.folders())
 			if _, ok := next.agents[a.Place.Name]; ok && !old.state.Agents[a.Place.Name].Stopped {
 				a.mu.Lock()
 				owned := a.cancel != nil
@@ -244,9 +304,10 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 			}
 		}
 		errs = append(errs, w.saveTeam(old, old.raw))
-		for name, a := range next.agents {
-			if _, had := old.agents[name]; !had {
-				_, _, err := w.dismiss(ctx, a.Place, false)
+		// By the manifest: the one whose founding failed is in no list yet.
+		for _, a := range next.manifest.Agents {
+			if _, had := old.agents[a.Name]; !had {
+				_, _, err := w.dismiss(ctx, w.host.Agent(next.name, a.Name), false)
 				errs = append(errs, err)
 			}
 		}

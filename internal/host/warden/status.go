@@ -13,6 +13,7 @@ import (
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/doctor"
+	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -20,7 +21,10 @@ import (
 
 func (w *Warden) statusOf(ctx context.Context, req wire.TeamRequest) (*wire.StatusResult, error) {
 	if req.Team != "" {
-		if _, err := w.team(req.Team); err != nil {
+		w.mu.Lock()
+		_, lost := w.unreadable[req.Team]
+		w.mu.Unlock()
+		if _, err := w.team(req.Team); err != nil && !lost {
 			return nil, err
 		}
 	}
@@ -37,6 +41,7 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 			teams = append(teams, w.teams[n])
 		}
 	}
+	lost := maps.Clone(w.unreadable)
 	w.mu.Unlock()
 	res := wire.StatusResult{SchemaVersion: 1, Teams: []wire.TeamStatus{}}
 	for _, t := range teams {
@@ -50,7 +55,31 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 		}
 		res.Teams = append(res.Teams, ts)
 	}
+	for _, n := range slices.Sorted(maps.Keys(lost)) {
+		if name == "" || n == name {
+			res.Teams = append(res.Teams, w.lostTeam(n, lost[n]))
+		}
+	}
 	return res
+}
+
+// lostTeam is a team whose state cannot be read: its agents are known from the
+// ledger, and may run.
+func (w *Warden) lostTeam(name string, why error) wire.TeamStatus {
+	ts := wire.TeamStatus{Team: name, Agents: []wire.AgentStatus{}}
+	seen := map[string]bool{}
+	for _, th := range w.ledger.Things(func(x ledger.Thing) bool { return x.Team == name && x.Agent != "" }) {
+		if seen[th.Agent] {
+			continue
+		}
+		seen[th.Agent] = true
+		ts.Agents = append(ts.Agents, wire.AgentStatus{
+			Agent: th.Agent, Account: w.host.Agent(name, th.Agent).Account, State: "degraded",
+			Why:        fmt.Sprintf("what was asked for is not known: %v; apply the team's manifest again: bulkhead up -f MANIFEST", why),
+			Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
+		})
+	}
+	return ts
 }
 
 func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStatus {

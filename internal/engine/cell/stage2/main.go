@@ -29,19 +29,23 @@ func Main(args []string) int {
 		return 2
 	}
 	status := first + 1
-	err = run(first, status)
+	err = run(first, &status)
 	_ = report(status, Report{Error: err.Error()})
 	return 125
 }
 
-func run(planFD, status int) error {
+// run returns only when it failed. status follows the status pipe when an
+// order's descriptors take its place.
+func run(planFD int, status *int) error {
 	// Nothing of ours may be left open in the container. The plan names its
 	// descriptors; everything from the first of them on closes at exec.
 	if err := unix.CloseRange(uint(planFD), ^uint(0)>>1&0x7fffffff, unix.CLOSE_RANGE_CLOEXEC); err != nil { // #nosec G115 -- checked above
 		return fmt.Errorf("stage 2: close descriptors at exec: %w", err)
 	}
-	raw, err := io.ReadAll(os.NewFile(uintptr(planFD), "plan")) // #nosec G115 -- checked above
-	if err != nil {
+	plan := os.NewFile(uintptr(planFD), "plan") // #nosec G115 -- checked above
+	raw, err := io.ReadAll(plan)
+	// Closed by hand: a finalizer would close whatever has this number by then.
+	if err = errors.Join(err, plan.Close()); err != nil {
 		return fmt.Errorf("stage 2: read the plan: %w", err)
 	}
 	p, err := parsePlan(raw)
@@ -72,7 +76,7 @@ func run(planFD, status int) error {
 		return err
 	}
 	if p.Wait {
-		if err := report(status, Report{Result: res}); err != nil {
+		if err := report(*status, Report{Result: res}); err != nil {
 			return err
 		}
 		if err := receive(status, &p); err != nil {
@@ -87,16 +91,21 @@ func run(planFD, status int) error {
 	if err != nil {
 		return err
 	}
-	if err := report(status, Report{Result: res}); err != nil {
+	if err := report(*status, Report{Result: res}); err != nil {
 		return err
 	}
 	return fmt.Errorf("stage 2: run %s: %w", path, syscall.Exec(path, p.Argv, p.Env)) // #nosec G204 -- the Spec's command, confined
 }
 
-// receive waits for the order and takes its descriptors for stdin, stdout and
-// stderr. When the starter goes away instead, this process ends.
-func receive(fd int, p *Plan) error {
-	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(3*4))
+// maxFiles bounds the descriptors of an order; the kernel passes at most 253 at
+// once (SCM_MAX_FD).
+const maxFiles = 128
+
+// receive waits for the order and takes its descriptors, which become 0, 1, 2
+// and so on. When the starter goes away instead, this process ends.
+func receive(status *int, p *Plan) error {
+	fd := *status
+	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(maxFiles*4))
 	n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
 		return fmt.Errorf("stage 2: wait for the command: %w", err)
@@ -116,31 +125,44 @@ func receive(fd int, p *Plan) error {
 		raw = append(raw, buf[:n]...)
 	}
 	var o Order
-	if err := json.Unmarshal(raw, &o); err != nil {
-		return fmt.Errorf("stage 2: order: %w", err)
-	}
-	if len(o.Argv) == 0 {
-		return errors.New("stage 2: the order names no command")
+	if err := json.Unmarshal(raw, &o); err != nil || len(o.Argv) == 0 {
+		return fmt.Errorf("stage 2: the order names no command: %v", err)
 	}
 	p.Argv, p.Env, p.Dir = o.Argv, o.Env, o.Dir
 	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
 		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
 	}
-	if len(msgs) != 1 {
-		return errors.New("stage 2: the order came without descriptors")
+	var fds []int
+	for i := range msgs {
+		if msgs[i].Header.Type != unix.SCM_RIGHTS {
+			continue
+		}
+		got, err := unix.ParseUnixRights(&msgs[i])
+		if err != nil {
+			return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+		}
+		fds = append(fds, got...)
 	}
-	fds, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil {
-		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+	if len(fds) < 3 {
+		return fmt.Errorf("stage 2: the order came with %d descriptors", len(fds))
 	}
-	if len(fds) != 3 {
-		return fmt.Errorf("stage 2: the order came with %d descriptors, not 3", len(fds))
+	// Out of the way first, so that none is written over before its turn.
+	if *status, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, len(fds)); err != nil { // #nosec G115 -- a descriptor
+		return fmt.Errorf("stage 2: status: %w", err)
+	}
+	for i, from := range fds {
+		if fds[i], err = unix.FcntlInt(uintptr(from), unix.F_DUPFD_CLOEXEC, len(fds)); err != nil { // #nosec G115 -- a descriptor
+			return fmt.Errorf("stage 2: descriptor %d: %w", i, err)
+		}
 	}
 	for i, from := range fds {
 		if err := unix.Dup3(from, i, 0); err != nil {
 			return fmt.Errorf("stage 2: descriptor %d: %w", i, err)
 		}
+	}
+	if fd >= len(fds) {
+		return unix.Close(fd) // or its end would not be seen before exec
 	}
 	return nil
 }

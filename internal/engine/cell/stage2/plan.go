@@ -29,8 +29,9 @@ type Plan struct {
 	// covers what it should not show.
 	Proc bool `json:"proc,omitempty"`
 
-	// Wait says that the command comes later, as an [Order] with three
-	// descriptors on the status socket, once everything else is in force.
+	// Wait says that the command comes later, as an [Order] with the command's
+	// descriptors, three or more, on the status socket, once everything else is
+	// in force.
 	Wait bool `json:"wait,omitempty"`
 
 	CgroupNamespace bool              `json:"cgroupNamespace,omitempty"`
