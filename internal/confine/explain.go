@@ -20,17 +20,26 @@ type CallVerdict struct {
 }
 
 // CallNames are the names that [ExplainCall] knows, sorted.
-func CallNames() []string { return slices.Sorted(maps.Keys(callNumbers)) }
+func CallNames() []string {
+	var out []string
+	for _, n := range numbers {
+		if _, ok := native().has(n.name); ok {
+			out = append(out, n.name)
+		}
+	}
+	return out
+}
 
 // ExplainCall says what the filter of role r does with the call of that name
 // on this architecture. It reads the very rules from which the filter is
 // compiled. ok is false for a name that is not a system call here.
 func ExplainCall(r engine.Role, name string) (v CallVerdict, ok bool) {
-	nr, ok := callNumbers[name]
+	a := native()
+	nr, ok := a.has(name)
 	if !ok {
 		return CallVerdict{}, false
 	}
-	rules := rulesFor(r)
+	rules := rulesFor(r, a)
 	b, named := rules.calls[nr]
 	if !named {
 		b = rules.otherwise
@@ -41,9 +50,9 @@ func ExplainCall(r engine.Role, name string) (v CallVerdict, ok bool) {
 			answers[c.Val] = true
 		}
 	}
-	for _, a := range slices.Sorted(maps.Keys(answers)) {
-		if a&^uint32(0xffff) == retErrno {
-			v.Errno = unix.ErrnoName(unix.Errno(a & 0xffff))
+	for _, answer := range slices.Sorted(maps.Keys(answers)) {
+		if answer&^uint32(0xffff) == retErrno {
+			v.Errno = unix.ErrnoName(unix.Errno(answer & 0xffff))
 		}
 	}
 	switch {

@@ -32,8 +32,8 @@ func TestExplanationsAgreeWithTheFilter(t *testing.T) {
 			}
 			// The VM reads big-endian, as packets are; the kernel reads these natively.
 			data := make([]byte, 64)
-			binary.BigEndian.PutUint32(data, callNumbers[name])
-			binary.BigEndian.PutUint32(data[offArch:], auditArch)
+			binary.BigEndian.PutUint32(data, native().nr(name))
+			binary.BigEndian.PutUint32(data[offArch:], native().audit)
 			got, err := vm.Run(data)
 			if err != nil {
 				t.Fatal(err)

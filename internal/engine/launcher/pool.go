@@ -151,11 +151,30 @@ const refillPause = 20 * time.Millisecond
 // refill brings the pool up to its size for s, in the background, once the
 // run that emptied it is over or takes longer.
 func (p *pool) refill(s engine.Spec, over <-chan struct{}) {
-	key := keyOf(&s)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return
+	}
+	p.wg.Go(func() {
+		t := time.NewTimer(refillPause)
+		defer t.Stop()
+		select {
+		case <-over:
+		case <-t.C:
+		}
+		if key := keyOf(&s); p.turnTo(key) {
+			p.fill(s, key)
+		}
+	})
+}
+
+// turnTo makes the pool one of containers with this key.
+func (p *pool) turnTo(key string) (open bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
 	}
 	if p.key != key {
 		p.drop()
@@ -165,15 +184,7 @@ func (p *pool) refill(s engine.Spec, over <-chan struct{}) {
 		p.idle = time.AfterFunc(idleTime, p.tired)
 	}
 	p.idle.Reset(idleTime)
-	p.wg.Go(func() {
-		t := time.NewTimer(refillPause)
-		defer t.Stop()
-		select {
-		case <-over:
-		case <-t.C:
-		}
-		p.fill(s, key)
-	})
+	return true
 }
 
 // tired empties a pool that nobody used.

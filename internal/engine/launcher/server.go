@@ -82,13 +82,14 @@ func (s *server) connection(ctx context.Context, c *net.UnixConn) {
 	if _, err := conn.Greet(Protocol, Version); err != nil {
 		return
 	}
+	// A client may keep its connection for a later request.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
+	defer stop()
 	m, files, err := conn.Recv()
 	if err != nil {
 		return
 	}
 	defer closeAll(files)
-	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
-	defer stop()
 	if err := s.answer(ctx, conn, m, files); err != nil {
 		_ = conn.Send(m.ID, wire.VerbError, wire.Failure{Message: err.Error(), Exit: wire.ExitFailed})
 	}
@@ -101,18 +102,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		if err := json.Unmarshal(m.Body, &r); err != nil {
 			return fmt.Errorf("launcher: launch: %w", err)
 		}
-		c, err := s.all.launch(r, files)
-		if err != nil {
-			return err
-		}
-		err = s.launched(conn, m.ID, c)
-		if poolable(&r, len(files)-3) {
-			s.all.pool.refill(r.Spec, c.proc.Done())
-		}
-		if err != nil || !r.Wait {
-			return err
-		}
-		return s.exited(ctx, conn, m.ID, c)
+		return s.launch(ctx, conn, m.ID, r, files)
 	case verbList:
 		return s.list(conn, m.ID)
 	case verbWatch:
@@ -128,6 +118,31 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		return s.named(ctx, conn, m)
 	}
 	return fmt.Errorf("launcher: verb %q is not one", m.Verb)
+}
+
+// launch starts a container, and waits for it when the client asked for that.
+func (s *server) launch(ctx context.Context, conn *wire.Conn, id uint64, r LaunchRequest, files []*os.File) error {
+	c, err := s.all.launch(r, files)
+	// The container has its copies. Whoever reads its output sees the end of
+	// that when the last of them closes, not when this connection does.
+	closeAll(files)
+	if err != nil {
+		return err
+	}
+	err = s.launched(conn, id, c)
+	if poolable(&r, len(files)-3) {
+		over := c.proc.Done()
+		if r.Wait {
+			answered := make(chan struct{})
+			defer close(answered)
+			over = answered
+		}
+		s.all.pool.refill(r.Spec, over)
+	}
+	if err != nil || !r.Wait {
+		return err
+	}
+	return s.exited(ctx, conn, id, c)
 }
 
 func send(conn *wire.Conn, id uint64, verb string, view Container, fd *os.File) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -145,12 +146,30 @@ func (a *Accounts) Remove(ctx context.Context, name string) error {
 	return a.Ledger.Forget(thing)
 }
 
+// ToolDirs are the folders in which the distribution's own tools are looked
+// for. The caller's PATH is not asked: after `su` without a dash it has no
+// sbin on Debian.
+func ToolDirs() []string { return []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} }
+
+func tool(name string) (string, error) {
+	for _, d := range ToolDirs() {
+		if p, err := exec.LookPath(filepath.Join(d, name)); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s is in none of %s; install the package passwd", name, strings.Join(ToolDirs(), ":"))
+}
+
 func run(ctx context.Context, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
 	defer cancel()
+	path, err := tool(name)
+	if err != nil {
+		return err
+	}
 	var out bytes.Buffer
-	c := exec.CommandContext(ctx, name, args...) // #nosec G204 -- useradd and its kin, with checked names
-	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	c := exec.CommandContext(ctx, path, args...) // #nosec G204 -- useradd and its kin, with checked names
+	c.Env = []string{"PATH=" + strings.Join(ToolDirs(), ":"), "LC_ALL=C"}
 	c.Dir = "/"
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Run(); err != nil {

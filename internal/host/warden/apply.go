@@ -17,6 +17,7 @@ import (
 	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -74,7 +75,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	if len(faults) > 0 {
 		return nil, &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
 	}
-	lost, reasons := missing(features(), req.AcceptMissing)
+	lost, reasons := missing(ctx, doctor.Here(), doctor.Features(), req.AcceptMissing)
 	if len(reasons) > 0 {
 		lines := make([]string, len(reasons))
 		for i, reason := range reasons {
@@ -181,7 +182,7 @@ func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanRes
 	if err != nil {
 		return nil, err
 	}
-	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost}, nil
+	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost, Grants: w.openGrants(r.manifest.Team)}, nil
 }
 
 // apply makes the host as the manifest says.

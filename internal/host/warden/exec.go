@@ -200,18 +200,24 @@ func ends(pid, number int) bool {
 }
 
 // stdioPipes makes three pipes. inside are stdin's read end and stdout's and
-// stderr's write ends; outside are the other ends, in the same order.
+// stderr's write ends; outside are the other ends, in the same order. They are
+// only passed on, so none is given to this process's poller; the operator's
+// come to it without blocking, as its own poller wants them.
 func stdioPipes() (inside, outside []*os.File, err error) {
 	for i := range 3 {
-		r, w, err := os.Pipe()
-		if err != nil {
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 			closeFiles(append(inside, outside...))
 			return nil, nil, fmt.Errorf("warden: pipe: %w", err)
 		}
-		if i == 0 {
-			inside, outside = append(inside, r), append(outside, w)
-		} else {
-			inside, outside = append(inside, w), append(outside, r)
+		if i > 0 {
+			p[0], p[1] = p[1], p[0]
+		}
+		in, out := os.NewFile(uintptr(p[0]), "stdio"), os.NewFile(uintptr(p[1]), "stdio") // #nosec G115 -- descriptors
+		inside, outside = append(inside, in), append(outside, out)
+		if err := unix.SetNonblock(p[1], true); err != nil {
+			closeFiles(append(inside, outside...))
+			return nil, nil, fmt.Errorf("warden: pipe: %w", err)
 		}
 	}
 	return inside, outside, nil

@@ -12,6 +12,7 @@ import (
 
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host"
+	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
@@ -91,6 +92,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		Agent: a.Place.Name, Account: a.Place.Account, Range: a.IDs.String(), Restarts: restarts, Why: problem,
 		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
 	}
+	s.Grants = a.grants.open(time.Now())
 	all := true
 	some := false
 	for _, c := range a.containers(ctx) {
@@ -119,7 +121,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 			// Whole it is not, whatever else of it holds; and it goes on being
 			// said for as long as the team runs.
 			l.InForce = false
-			l.Witness = lacking(features(), l.Layer) + ", accepted by the operator; the rest: " + l.Witness
+			l.Witness = lacking(ctx, doctor.Here(), doctor.Features(), l.Layer) + ", accepted by the operator; the rest: " + l.Witness
 		}
 		s.Layers = append(s.Layers, l)
 		if !holds {
