@@ -101,7 +101,16 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		if err := json.Unmarshal(m.Body, &r); err != nil {
 			return fmt.Errorf("launcher: launch: %w", err)
 		}
-		c, err := s.all.launch(r, files)
+		// Who asked may have gone: then nobody knows of what is being started,
+		// and the next warden starts it anew.
+		asked, left := context.WithCancel(ctx)
+		defer left()
+		s.wg.Go(func() {
+			defer left()
+			_, more, _ := conn.Recv() // nothing more comes; this notices the end
+			closeAll(more)
+		})
+		c, err := s.all.launch(asked, r, files)
 		if err != nil {
 			return err
 		}
@@ -114,7 +123,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		}
 		return s.exited(ctx, conn, m.ID, c)
 	case verbList:
-		return s.list(conn, m.ID)
+		return s.list(ctx, conn, m.ID)
 	case verbWatch:
 		return s.watch(ctx, conn)
 	case verbShutdown:
@@ -146,7 +155,9 @@ func (s *server) launched(conn *wire.Conn, id uint64, c *container) error {
 	return send(conn, id, verbOK, view, fd)
 }
 
-func (s *server) list(conn *wire.Conn, id uint64) error {
+// list waits for what is being started, so that nobody starts it twice.
+func (s *server) list(ctx context.Context, conn *wire.Conn, id uint64) error {
+	s.all.settled(ctx)
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	for _, c := range s.all.byName {
