@@ -67,8 +67,12 @@ func as(id uint32, f func()) {
 func swapIn(dir string) (swaps int) {
 	const canaries = "/var/lib/bulkhead/canaries"
 	_ = os.Mkdir(filepath.Join(dir, "folder"), 0o777)
-	_ = os.WriteFile(filepath.Join(dir, "file"), []byte("x"), 0o666)
-	_ = os.WriteFile(filepath.Join(dir, "folder", "deep"), []byte("x"), 0o666)
+	for _, name := range []string{"file", "folder/deep"} {
+		// Only when it is new: by now the name may be a FIFO, which waits.
+		if f, err := os.OpenFile(filepath.Join(dir, name), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o666); err == nil {
+			_ = f.Close()
+		}
+	}
 	_ = os.Symlink("/etc/shadow", filepath.Join(dir, "shadow"))
 	_ = os.Symlink(canaries, filepath.Join(dir, "canaries"))
 	_ = os.Symlink("/etc", filepath.Join(dir, ".config"))

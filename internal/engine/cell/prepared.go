@@ -59,7 +59,7 @@ func Prepare(spec engine.Spec, opt Options, depth Depth) (*Prepared, error) {
 	if spec.Role != engine.RoleRun || len(spec.Init) > 0 || len(spec.Off) > 0 {
 		return nil, errors.New("cell: only plain one-off containers are prepared ahead")
 	}
-	if err := Check(&spec); err != nil {
+	if err := errors.Join(checkOurs(&spec), Check(&spec)); err != nil {
 		return nil, err
 	}
 	l := &launch{spec: &spec, opt: &opt, wait: depth == DepthProcess}

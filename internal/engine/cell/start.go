@@ -27,7 +27,7 @@ import (
 // happened, with everything in force. It may be called concurrently. The
 // caller must be root in the initial user namespace.
 func Start(spec engine.Spec, opt Options) (*Process, error) {
-	if err := Check(&spec); err != nil {
+	if err := errors.Join(checkOurs(&spec), Check(&spec)); err != nil {
 		return nil, err
 	}
 	if (len(spec.Init) > 0) != (opt.Shim != nil) {

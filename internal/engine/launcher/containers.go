@@ -82,8 +82,9 @@ func isName(n string) bool {
 	return true
 }
 
-// launch starts a container. files belong to the caller.
-func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, error) {
+// launch starts a container. files belong to the caller. A start that takes
+// long ends with ctx.
+func (cs *containers) launch(ctx context.Context, r LaunchRequest, files []*os.File) (*container, error) {
 	s := r.Spec
 	if !isName(s.Name) {
 		return nil, fmt.Errorf("launcher: %q is no name of a container", s.Name)
@@ -94,7 +95,7 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	if s.Network.Host {
 		return nil, errors.New("launcher: the host's network namespace is not here: dialer and resolver are started by the warden itself")
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := cs.reserve(s.Name, cancel); err != nil {
 		return nil, err
@@ -390,6 +391,16 @@ func (cs *containers) shutdown() error {
 	cs.wg.Wait()
 	errs = append(errs, cs.pool.close())
 	return errors.Join(errs...)
+}
+
+// settled waits until nothing is being started, or ctx ends.
+func (cs *containers) settled(ctx context.Context) {
+	for ctx.Err() == nil {
+		if _, starting := cs.alive(); !starting {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // alive gives what runs, and says whether something is being started.

@@ -104,7 +104,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		}
 		return s.launch(ctx, conn, m.ID, r, files)
 	case verbList:
-		return s.list(conn, m.ID)
+		return s.list(ctx, conn, m.ID)
 	case verbWatch:
 		return s.watch(ctx, conn)
 	case verbShutdown:
@@ -161,7 +161,9 @@ func (s *server) launched(conn *wire.Conn, id uint64, c *container) error {
 	return send(conn, id, verbOK, view, fd)
 }
 
-func (s *server) list(conn *wire.Conn, id uint64) error {
+// list waits for what is being started, so that nobody starts it twice.
+func (s *server) list(ctx context.Context, conn *wire.Conn, id uint64) error {
+	s.all.settled(ctx)
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	for _, c := range s.all.byName {
