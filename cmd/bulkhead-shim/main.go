@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 
-	"bulkhead/internal/engine/cell/stage2"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/shim"
 )
@@ -15,14 +14,12 @@ import (
 func main() {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
-		case "stage2":
-			os.Exit(stage2.Main(os.Args[2:]))
 		case "launcher":
 			os.Exit(launcher.Main())
 		case "init":
 			os.Exit(shim.Main())
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself)")
+	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim launcher|init (started by Bulkhead itself)")
 	os.Exit(2)
 }

@@ -130,7 +130,7 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 			_ = finish()
 		}
 	}()
-	opt := cell.Options{Program: filepath.Join(cs.cfg.Programs, "bulkhead-shim"), Cgroups: cs.groups, Shim: r.Shim}
+	opt := cell.Options{Cgroups: cs.groups, Shim: r.Shim}
 	if r.Stdio {
 		if len(files) < 3 {
 			return nil, fmt.Errorf("launcher: stdio needs three descriptors, %d came", len(files))

@@ -264,7 +264,7 @@ func (p *pool) make(s engine.Spec, depth cell.Depth, n int) (*readyCell, error) 
 	s.Name = fmt.Sprintf("ready-%d", n)
 	s.Cgroup = filepath.Join(p.cfg.Place.Team, p.cfg.Place.Name, s.Name)
 	r := &readyCell{depth: depth, group: s.Cgroup}
-	opt := cell.Options{Program: filepath.Join(p.cfg.Programs, "bulkhead-shim"), Cgroups: p.groups}
+	opt := cell.Options{Cgroups: p.groups}
 	if depth == cell.DepthSeat {
 		c, err := cell.Prepare(s, opt, depth)
 		r.cell = c

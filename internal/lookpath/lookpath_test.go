@@ -1,4 +1,4 @@
-package stage2
+package lookpath
 
 import (
 	"os"
@@ -6,19 +6,7 @@ import (
 	"testing"
 )
 
-func FuzzParsePlan(f *testing.F) {
-	f.Add([]byte(`{"argv":["/bin/true"],"dir":"/","proc":true,"profile":{"role":"run","seccomp":true}}`))
-	f.Add([]byte(`{"wait":true}`))
-	f.Add([]byte(`{`))
-	f.Fuzz(func(t *testing.T, raw []byte) {
-		p, err := parsePlan(raw)
-		if err == nil && len(p.Argv) == 0 && !p.Wait {
-			t.Errorf("%q gives a plan without a command", raw)
-		}
-	})
-}
-
-func TestLookPathUsesTheContainersPathAndNeverARelativeOne(t *testing.T) {
+func TestFindUsesTheContainersPathAndNeverARelativeOne(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "tool"), nil, 0o755); err != nil {
 		t.Fatal(err)
@@ -34,7 +22,7 @@ func TestLookPathUsesTheContainersPathAndNeverARelativeOne(t *testing.T) {
 		{"tool", "OTHER=x", ""},
 		{"missing", "PATH=" + dir, ""},
 	} {
-		got, err := LookPath(c.name, []string{c.path})
+		got, err := Find(c.name, []string{c.path})
 		if got != c.want || (err == nil) != (c.want != "") {
 			t.Errorf("%s with %s: %q, %v", c.name, c.path, got, err)
 		}
