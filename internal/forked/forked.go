@@ -22,8 +22,8 @@
 //
 // The child writes records of eight bytes to its status descriptor: index of a
 // step and errno (two native int32), or the mark of [Script.Mark], which has
-// the index -1. The descriptor closes at exec. [Script.Explain] turns a record
-// into an error.
+// the index -1. The descriptor closes at exec. [Script.ReadMark]
+// and [Script.ReadExec] turn records into errors.
 //
 // # Why this is safe in Go
 //
@@ -38,7 +38,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"syscall"
 	"unsafe"
 
@@ -52,11 +51,17 @@ type Var struct{ v int32 }
 func (v *Var) Set(n int32) { v.v = n }
 
 // Script is a list of steps. The zero value is empty. It is built once, by one
-// goroutine, and may then be forked any number of times.
+// goroutine, and may then be forked any number of times until it is forgotten.
 type Script struct {
 	steps []step
-	what  []string
+	names []name
 	keep  []any // what the arguments point to
+}
+
+// name is what errors call a step.
+type name struct {
+	what string
+	exec bool
 }
 
 type kind uint8
@@ -138,7 +143,7 @@ func (s *Script) Call(what string, nr uintptr, args ...any) {
 }
 
 func (s *Script) add(what string, st step) {
-	s.steps, s.what = append(s.steps, st), append(s.what, what)
+	s.steps, s.names = append(s.steps, st), append(s.names, name{what, st.nr == unix.SYS_EXECVE})
 }
 
 // Holds adds the check that the first n bytes of text hold want.
@@ -170,13 +175,11 @@ func (s *Script) Mark(status int) {
 
 // Append adds the steps of another script.
 func (s *Script) Append(o *Script) {
-	s.steps, s.what, s.keep = append(s.steps, o.steps...), append(s.what, o.what...), append(s.keep, o.keep...)
+	s.steps, s.names, s.keep = append(s.steps, o.steps...), append(s.names, o.names...), append(s.keep, o.keep...)
 }
 
-// Clone is a script of its own with the same steps, to add others to.
-func (s *Script) Clone() *Script {
-	return &Script{steps: slices.Clone(s.steps), what: slices.Clone(s.what), keep: slices.Clone(s.keep)}
-}
+// Forget frees what a fork needs. Records can still be explained.
+func (s *Script) Forget() { s.steps, s.keep = nil, nil }
 
 // ErrSilent means that the child ended without a word: it was killed, or its
 // memory limit is too small to start.
@@ -233,8 +236,8 @@ func (s *Script) explain(rec []byte) error {
 	switch {
 	case i == mark:
 		return nil
-	case i < 0 || int(i) >= len(s.what):
-		return fmt.Errorf("forked: a record names step %d of %d", i, len(s.what))
+	case i < 0 || int(i) >= len(s.names):
+		return fmt.Errorf("forked: a record names step %d of %d", i, len(s.names))
 	}
-	return &StepError{What: s.what[i], Exec: s.steps[i].nr == unix.SYS_EXECVE, Err: e}
+	return &StepError{What: s.names[i].what, Exec: s.names[i].exec, Err: e}
 }

@@ -25,7 +25,10 @@ type words [RoomSize / 8]uintptr
 // Room is memory for one command, outside the Go heap. A child that is forked
 // has it at the same address, so a command whose pointers were written for it
 // here can be sent there. Untouched pages cost nothing.
-type Room struct{ mem []byte }
+type Room struct {
+	mem     []byte
+	address uintptr
+}
 
 // NewRoom maps the memory; Close unmaps it in this process.
 func NewRoom() (*Room, error) {
@@ -33,19 +36,23 @@ func NewRoom() (*Room, error) {
 	if err != nil {
 		return nil, fmt.Errorf("forked: room for the command: %w", err)
 	}
-	return &Room{mem}, nil
+	return &Room{mem, uintptr(unsafe.Pointer(unsafe.SliceData(mem)))}, nil // #nosec G103 -- an address for the kernel
 }
 
-// Close frees the memory here; children keep theirs.
+// Close frees the memory here; children keep theirs, and Address stays known.
 func (r *Room) Close() error {
+	if r.mem == nil {
+		return nil
+	}
 	if err := unix.Munmap(r.mem); err != nil {
 		return fmt.Errorf("forked: %w", err)
 	}
+	r.mem = nil
 	return nil
 }
 
 // Address is where the room begins, in this process and its children.
-func (r *Room) Address() uintptr { return uintptr(unsafe.Pointer(unsafe.SliceData(r.mem))) } // #nosec G103 -- an address for the kernel
+func (r *Room) Address() uintptr { return r.address }
 
 func (r *Room) words() *words { return (*words)(unsafe.Pointer(unsafe.SliceData(r.mem))) } // #nosec G103 -- of that size, on a page's edge
 

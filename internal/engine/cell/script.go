@@ -30,10 +30,13 @@ type script struct {
 	report Report
 }
 
+// close frees what the starter needs until the fork; it may be called again.
 func (s *script) close() {
 	if s.rules.FD >= 0 {
 		_ = unix.Close(s.rules.FD)
+		s.rules.FD = -1
 	}
+	s.child.Forget()
 	_ = s.room.Close()
 }
 
@@ -186,11 +189,10 @@ func (l *launch) forkScript(files []*os.File) (_ *Process, err error) {
 		}
 		s.room.Put(raw)
 	}
-	ours, theirs, err := statusPair()
+	theirs, err := l.openStatus()
 	if err != nil {
 		return nil, err
 	}
-	l.status = l.own(ours)
 	fds := make([]int, 0, first+2)
 	for _, f := range files {
 		fds = append(fds, int(f.Fd())) // #nosec G115 -- a descriptor; containers get blocking ones
@@ -228,6 +230,7 @@ func (l *launch) settled(pid, pidfd int) (*Process, error) {
 	}
 	if err == nil && l.wait {
 		err = l.script.child.ReadMark(l.status)
+		l.script.close() // the child has its own
 	} else if err == nil {
 		err = l.explain(l.script.child.ReadExec(l.status), l.spec.Command, l.spec.Env)
 	}
@@ -277,16 +280,13 @@ func (l *launch) order(c Command) error {
 	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr} {
 		fds = append(fds, int(f.Fd())) // #nosec G115 -- a descriptor; containers get blocking ones
 	}
-	at := int(l.status.Fd()) // #nosec G115 -- a descriptor
-	err = unix.Sendmsg(at, []byte{goOn}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+	err = unix.Sendmsg(l.statusFD, []byte{goOn}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
 	runtime.KeepAlive(c)
-	for sent := 0; err == nil && sent < len(raw); {
-		var n int
-		n, err = unix.SendmsgN(at, raw[sent:], nil, nil, unix.MSG_NOSIGNAL)
-		sent += n
+	if err == nil {
+		_, err = l.status.Write(raw)
 	}
 	if err == nil {
-		err = unix.Shutdown(at, unix.SHUT_WR)
+		err = unix.Shutdown(l.statusFD, unix.SHUT_WR)
 	}
 	if err != nil {
 		return fmt.Errorf("send the command: %w", err)
@@ -306,13 +306,19 @@ func (l *launch) explain(err error, argv, env []string) error {
 	return fmt.Errorf("run %s: %w", argv[0], step.Err)
 }
 
-// statusPair makes the way by which a child reports and is told to go on.
-// Neither end is given to the poller: they are read by who waits for nothing
-// else.
-func statusPair() (ours, theirs *os.File, err error) {
+// openStatus makes the way by which a child reports and is told to go on. Our
+// end goes to the poller: a read that blocks would keep the runtime watching
+// its thread while the child wants the processor.
+func (l *launch) openStatus() (theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("status socket: %w", err)
+		return nil, fmt.Errorf("status socket: %w", err)
 	}
-	return os.NewFile(uintptr(fds[0]), "status"), os.NewFile(uintptr(fds[1]), "status"), nil // #nosec G115 -- descriptors
+	theirs = os.NewFile(uintptr(fds[1]), "status") // #nosec G115 -- a descriptor
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, errors.Join(fmt.Errorf("status socket: %w", err), unix.Close(fds[0]), theirs.Close())
+	}
+	l.statusFD = fds[0]
+	l.status = l.own(os.NewFile(uintptr(fds[0]), "status")) // #nosec G115 -- a descriptor
+	return theirs, nil
 }

@@ -61,6 +61,7 @@ type launch struct {
 
 	script   *script  // nil until the thread is settled
 	status   *os.File // our end
+	statusFD int      // its number: File.Fd would make it block
 	groupDir *os.File // of the cgroup, version 2 only
 	oom      int64    // kills in the cgroup before the start
 }
@@ -242,10 +243,12 @@ func (l *launch) settle() error {
 	if err := l.join(); err != nil {
 		return err
 	}
-	if l.tree != nil {
-		return l.tree.enter() // last: no path of the host is in sight after it
+	if l.tree == nil {
+		return nil
 	}
-	return nil
+	err := l.tree.enter() // last: no path of the host is in sight after it
+	l.tree.close()        // its mounts are in place
+	return err
 }
 
 // join makes sure that children are born in the cgroup.
@@ -330,6 +333,9 @@ func (l *launch) watch(proc *os.Process, pidfd int, report Report) (*Process, er
 		return nil, errors.Join(err, p.pidfd.Close())
 	}
 	p.start = start
+	// Its end need not wait until the kernel has taken its mounts apart. When it
+	// has ended already there is nothing to hold.
+	p.mounts, _ = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", proc.Pid))
 	go p.reap(proc, l.oom) // ends with the process; Wait and Close wait for it
 	return p, nil
 }

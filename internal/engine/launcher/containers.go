@@ -24,8 +24,11 @@ type container struct {
 	proc  *cell.Process
 	since time.Time
 	exit  cell.Exit
-	stdio bool            // it has the caller's descriptors
-	ended <-chan struct{} // closed when exit is set and everything is cleaned up
+	stdio bool // it has the caller's descriptors
+	// answered is closed when the client that waits for the end has it; nil when
+	// none does. Cleaning up comes after that.
+	answered chan struct{}
+	ended    <-chan struct{} // closed when exit is set and everything is cleaned up
 }
 
 func (c *container) running() bool {
@@ -101,6 +104,9 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	}
 	ended := make(chan struct{})
 	c := &container{spec: s, stdio: r.Stdio, ended: ended}
+	if r.Wait && r.Stdio {
+		c.answered = make(chan struct{})
+	}
 	done, err := cs.start(c, r, files)
 	if err != nil {
 		return nil, err
@@ -109,8 +115,7 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	cs.byName[s.Name] = c
 	cs.wg.Add(1)
 	go cs.follow(c, done, ended)
-	view, _ := c.view()
-	cs.tell(Event{Kind: EventStarted, Container: view})
+	cs.tell(EventStarted, c)
 	return c, nil
 }
 
@@ -221,6 +226,9 @@ func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() err
 func (cs *containers) follow(c *container, done func() error, ended chan struct{}) {
 	defer cs.wg.Done()
 	exit, err := c.proc.Wait()
+	if c.answered != nil {
+		<-c.answered
+	}
 	cs.orphans.Gone(c.proc.PID())
 	// What had no PID namespace of its own (the bare account, decoys) may have
 	// left processes behind.
@@ -239,8 +247,7 @@ func (cs *containers) follow(c *container, done func() error, ended chan struct{
 	for len(cs.order) > keep {
 		cs.forget(cs.order[0])
 	}
-	view, _ := c.view()
-	cs.tell(Event{Kind: EventExited, Container: view})
+	cs.tell(EventExited, c)
 }
 
 // forget drops the record of an ended container. mu is held.
@@ -257,8 +264,14 @@ func (cs *containers) forget(name string) {
 }
 
 // tell sends an event to every watcher. One that does not read loses its
-// connection rather than holding up everybody. mu is held.
-func (cs *containers) tell(e Event) {
+// connection rather than holding up everybody. A run that its own client waits
+// for is no news. mu is held.
+func (cs *containers) tell(kind EventKind, c *container) {
+	if c.answered != nil || len(cs.watch) == 0 {
+		return
+	}
+	view, _ := c.view()
+	e := Event{Kind: kind, Container: view}
 	for w := range cs.watch {
 		select {
 		case w <- e:

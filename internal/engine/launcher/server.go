@@ -129,17 +129,18 @@ func (s *server) launch(ctx context.Context, conn *wire.Conn, id uint64, r Launc
 	if err != nil {
 		return err
 	}
-	err = s.launched(conn, id, c)
+	over := c.proc.Done()
+	if c.answered != nil {
+		defer close(c.answered)
+		over = c.answered
+	}
 	if poolable(&r, len(files)-3) {
-		over := c.proc.Done()
-		if r.Wait {
-			answered := make(chan struct{})
-			defer close(answered)
-			over = answered
-		}
 		s.all.pool.refill(r.Spec, over)
 	}
-	if err != nil || !r.Wait {
+	if !r.Wait {
+		return s.launched(conn, id, c)
+	}
+	if err := conn.Send(id, verbOK, Container{Name: c.spec.Name, State: StateRunning}); err != nil {
 		return err
 	}
 	return s.exited(ctx, conn, id, c)

@@ -117,10 +117,9 @@ func (c *call) run() error {
 		spec.Dir = req.Exec.Dir
 	}
 	running := false
-	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func(one launcher.Container) error {
+	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func() error {
 		running = true
 		closeFiles(inside)
-		_ = one.PIDFD.Close()
 		err := c.conn.Send(c.id, wire.VerbStarted, wire.ExecStarted{PID: 1}, outside...)
 		closeFiles(outside)
 		return err
