@@ -48,8 +48,7 @@ func (f *Filter) Len() int { return len(f.raw) }
 func (f *Filter) Raw() []bpf.RawInstruction { return slices.Clone(f.raw) }
 
 // Marshal gives the program as the kernel's struct sock_filter, eight bytes an
-// instruction, so that a starter compiles once and every second stage only
-// installs.
+// instruction.
 func (f *Filter) Marshal() []byte {
 	out := make([]byte, 0, 8*len(f.raw))
 	for _, r := range f.raw {

@@ -18,7 +18,7 @@ const (
 	// keeps a thread in the first two: what is forked from it is born there.
 	// No process exists yet.
 	DepthSeat Depth = iota
-	// DepthProcess makes everything: a confined second stage waits for its
+	// DepthProcess makes everything: a confined child waits for its
 	// command and execs it.
 	DepthProcess
 )
