@@ -41,7 +41,7 @@ has the same ids, namespaces, seccomp filter, Landlock domain and limits as the
 agent itself. The exit code is that of the command.`,
 		Example: `  sudo bulkhead exec writer -- sh
   sudo bulkhead exec writer -- cat /etc/hosts
-  sudo bulkhead exec writer --container gateway -- bulkhead-probe --help`,
+  sudo bulkhead exec writer --container gateway -- /.bulkhead/bulkhead-shim`,
 		Args: agentAndCommand,
 		RunE: func(c *cobra.Command, args []string) error {
 			team, err := a.theTeam(c.Context())

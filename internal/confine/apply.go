@@ -3,6 +3,7 @@ package confine
 import (
 	"encoding/binary"
 	"fmt"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,20 +24,22 @@ type Identity struct {
 	ID uint32 // user and group alike
 }
 
-// Write adds to s what confines the child. held are its permitted capabilities;
+// Write adds to s what confines the child. held are its capabilities when it starts;
 // rules is the profile's Landlock rule set, as made by [Profile.Rules], with the
 // descriptor that it has in the child. The child must see procfs on /proc.
-func (p Profile) Write(s *forked.Script, become *Identity, held uint64, rules Rules) (Result, error) {
+func (p Profile) Write(s *forked.Script, become *Identity, held Caps, rules Rules) (Result, error) {
 	out := Result{Landlock: rules.ABI}
 	p.writeLimits(s)
 	if p.DropCaps {
 		// So that no exec can give anything back.
 		for c := range lastCap() + 1 {
-			s.Call(fmt.Sprintf("drop capability %d from the bounding set", c), unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+			if held.Bounding&(1<<c) != 0 {
+				s.Call(fmt.Sprintf("drop capability %d from the bounding set", c), unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+			}
 		}
 	}
 	if become != nil {
-		WriteIdentity(s, become.ID, held)
+		WriteIdentity(s, become.ID, held.Permitted)
 	}
 	if p.NoNewPrivs {
 		s.Call("set no_new_privs", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
@@ -58,9 +61,39 @@ func (p Profile) Write(s *forked.Script, become *Identity, held uint64, rules Ru
 		s.Call("clear ambient capabilities", unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 		writeCaps(s, "drop all capabilities", 0, 0)
 	} else {
-		writeKept(s, held)
+		writeKept(s, held.Permitted)
 	}
 	p.writeReadBack(s)
+	return out, nil
+}
+
+// Apply confines the calling thread by the same script. The thread must be
+// locked to its goroutine and exec right after: other threads are not confined.
+func (p Profile) Apply() (Result, error) {
+	// The library's form, which tells the Go runtime not to put the old limit
+	// back at exec.
+	if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: p.NoFile, Max: p.NoFile}); err != nil {
+		return Result{}, fmt.Errorf("confine: RLIMIT_NOFILE %d: %w", p.NoFile, err)
+	}
+	rules, err := p.Rules()
+	if err != nil {
+		return Result{}, err
+	}
+	if rules.FD >= 0 {
+		defer func() { _ = unix.Close(rules.FD) }()
+	}
+	held, err := Held()
+	if err != nil {
+		return Result{}, err
+	}
+	s := &forked.Script{}
+	out, err := p.Write(s, nil, held, rules)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := s.Perform(); err != nil {
+		return Result{}, fmt.Errorf("confine: %w", err)
+	}
 	return out, nil
 }
 

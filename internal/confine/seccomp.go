@@ -63,7 +63,7 @@ var compiled sync.Map // engine.Role -> func() (*Filter, error); a cache of pure
 
 // ForRole compiles the filter of a role. Filters are immutable and shared.
 func ForRole(r engine.Role) (*Filter, error) {
-	once, _ := compiled.LoadOrStore(r, sync.OnceValues(func() (*Filter, error) { return compile(rulesFor(r)) }))
+	once, _ := compiled.LoadOrStore(r, sync.OnceValues(func() (*Filter, error) { return compile(rulesFor(r, native())) }))
 	return once.(func() (*Filter, error))()
 }
 

@@ -24,6 +24,15 @@ const (
 	RoleAccount  Role = "account"  // the bare account inside its cell: attacks only
 )
 
+// Kind is which engine starts a container.
+type Kind string
+
+// The engines.
+const (
+	Cell   Kind = "cell"   // our own launcher
+	Podman Kind = "podman" // rootless Podman and an OCI runtime
+)
+
 // Spec is one container.
 type Spec struct {
 	Version int    `json:"version"`
@@ -31,6 +40,11 @@ type Spec struct {
 	Agent   string `json:"agent"`
 	Name    string `json:"name"` // unique within the agent: "runtime", "gateway", "run-7f3a"
 	Role    Role   `json:"role"`
+
+	// Engine starts the container; empty is [Cell]. OCIRuntime is the program
+	// that [Podman] shall use; empty leaves it to the engine.
+	Engine     Kind   `json:"engine,omitempty"`
+	OCIRuntime string `json:"ociRuntime,omitempty"`
 
 	Root   Root    `json:"root"`
 	Mounts []Mount `json:"mounts,omitempty"`
@@ -88,7 +102,9 @@ type Mount struct {
 }
 
 // User is whom the container runs as. Inside ids are mapped one by one to the
-// host ids in Map; no other id exists inside, 0 included.
+// host ids in Map; no other id exists inside, 0 included. (OCI runtimes insist
+// on a 0 of their own: the podman engine refuses a Map without the one that
+// layout.EngineID names, which owns nothing.)
 type User struct {
 	ID  uint32  `json:"id"`            // inside id of the process, user and group alike
 	Map []IDMap `json:"map,omitempty"` // empty: the initial user namespace, and ID is a host id

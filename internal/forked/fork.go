@@ -56,6 +56,18 @@ func Fork(s *Script, status int, flags uintptr, cgroup int) (pid, pidfd int, err
 	return int(n), int(order.fd), nil // #nosec G115 -- a process id
 }
 
+// Perform carries the script out in the calling thread, which must be locked to
+// its goroutine.
+func (s *Script) Perform() error {
+	var failed [2]int32
+	done := perform(s.steps, &failed)
+	runtime.KeepAlive(s)
+	if done {
+		return nil
+	}
+	return &StepError{What: s.names[failed[0]].what, Exec: s.names[failed[0]].exec, Err: syscall.Errno(failed[1])} // #nosec G115 -- an errno
+}
+
 // fork is the only function that runs in both processes.
 //
 //go:noinline
@@ -84,11 +96,11 @@ func fork(steps []step, o *order) (pid uintptr, e syscall.Errno) {
 	}
 }
 
-// perform carries out the steps. It returns only when one failed.
+// perform carries out the steps and says whether all went well.
 //
 //go:nosplit
 //go:norace
-func perform(steps []step, failed *[2]int32) {
+func perform(steps []step, failed *[2]int32) bool {
 	for i := range steps {
 		s := &steps[i]
 		var e syscall.Errno
@@ -104,9 +116,10 @@ func perform(steps []step, failed *[2]int32) {
 		}
 		if !ok {
 			failed[0], failed[1] = int32(i), int32(e) // #nosec G115 -- small
-			return
+			return false
 		}
 	}
+	return true
 }
 
 //go:nosplit

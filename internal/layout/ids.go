@@ -13,6 +13,10 @@ const (
 	RuntimeID = 1000 // the agent framework under shim
 	GatewayID = 2000 // that agent's gateway
 	ProcID    = 3000 // code run for the agent
+	OwnerID   = 4000 // owns the containers' user namespaces; never mapped, no process has it
+	// EngineID is what an OCI runtime finds as user 0 while it makes a
+	// container: an id of the range that owns nothing.
+	EngineID = 5000
 )
 
 // IDs is the id plan of one agent on this host. User and group ids are equal.
@@ -33,6 +37,9 @@ func (i IDs) Gateway() uint32 { return i.Host(GatewayID) }
 
 // Proc is the host id of code cells.
 func (i IDs) Proc() uint32 { return i.Host(ProcID) }
+
+// Engine is the host id that stands in for user 0 under the podman engine.
+func (i IDs) Engine() uint32 { return i.Host(EngineID) }
 
 // Last is the last host id of the range.
 func (i IDs) Last() uint32 { return i.Base + RangeSize - 1 }

@@ -38,6 +38,9 @@ func (h Host) CgroupPlace() string { return filepath.Join(h.Run, "cgroup.json") 
 // WardenLog is the warden's own log when nothing else (systemd) takes it.
 func (h Host) WardenLog() string { return filepath.Join(h.State, "log", "warden.log") }
 
+// Reserve is room on the disk that the warden gives up when it needs it.
+func (h Host) Reserve() string { return filepath.Join(h.State, "reserve") }
+
 // Ledger is the append-only list of everything that we made on this host.
 func (h Host) Ledger() string { return filepath.Join(h.State, "ledger.jsonl") }
 
@@ -92,6 +95,9 @@ func (a Agent) Logs() string { return filepath.Join(a.State, "log") }
 
 // Conf is root's folder of generated files (hosts, passwd, resolv.conf).
 func (a Agent) Conf() string { return filepath.Join(a.Run, "conf") }
+
+// PodmanConf is root's folder of what Podman is told by path.
+func (a Agent) PodmanConf() string { return filepath.Join(a.Conf(), "podman") }
 
 // Control holds the sockets that only root may use: launcher.sock,
 // runtime.sock and gateway.sock of the shims. Mode 0700 root.

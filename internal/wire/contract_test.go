@@ -62,6 +62,8 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbVerify, VerifyRequest{Team: "pair", NoControls: true})
 	w(VerbRun, RunRequest{Team: "pair", Agent: "writer", Exec: ExecRequest{Argv: []string{"true"}}})
 	w(VerbExec, AgentExec{Team: "pair", Agent: "writer", Container: "runtime", Exec: exec})
+	w(VerbDenials, AgentRequest{Team: "pair", Agents: []string{"writer"}})
+	w(VerbWhy, WhyRequest{Team: "pair", Agent: "writer", What: "evil.example:443"})
 	w(VerbShutdown, struct{}{})
 	w(VerbProgress, Progress{Agent: "writer", Step: "starting"})
 	w(VerbResult, StatusResult{SchemaVersion: 1})

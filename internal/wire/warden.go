@@ -21,6 +21,8 @@ const (
 	VerbLogs     = "logs"     // [LogsRequest] -> descriptors of the log files, oldest first
 	VerbVerify   = "verify"   // [VerifyRequest] -> evidence.Report
 	VerbRun      = "run"      // [RunRequest]: a one-off container -> as VerbExec
+	VerbDenials  = "denials"  // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
+	VerbWhy      = "why"      // [WhyRequest] -> [WhyResult]; changes nothing
 	VerbShutdown = "shutdown" // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
 
@@ -123,6 +125,7 @@ const (
 	ActionRestart Action = "restart"
 	ActionRemove  Action = "remove"
 	ActionKeep    Action = "keep"
+	ActionStart   Action = "start" // unchanged, but stopped
 )
 
 // Change is one line of a plan.
@@ -160,7 +163,9 @@ type TeamStatus struct {
 }
 
 // AgentStatus is one agent. State is "running" only when every container runs
-// and every layer was read back as in force.
+// and every layer was read back as in force. A layer that the operator accepted
+// as missing is not in force, names what it lacks, and does not change State as
+// long as the rest of it holds.
 type AgentStatus struct {
 	Agent      string            `json:"agent"`
 	State      string            `json:"state"` // running, degraded, starting, stopped, exited, failed

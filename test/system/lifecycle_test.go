@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/test/system/stage"
 	"bulkhead/test/system/throwaway"
 )
@@ -33,6 +35,39 @@ agents:
     command: [/bin/sh]
 `
 
+// engines are those that every test of a team's life runs with.
+var engines = []engine.Kind{engine.Cell, engine.Podman}
+
+// eachEngine runs f in a host of its own for each engine, with both agents of
+// [pair] on that engine.
+func eachEngine(t *testing.T, f func(t *testing.T, kind engine.Kind, c stage.CLI)) {
+	t.Helper()
+	for _, kind := range engines {
+		t.Run(string(kind), func(t *testing.T) {
+			if kind == engine.Podman {
+				needPodman(t)
+			}
+			bin := stage.Build(t)
+			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+				c := host(t, bin)
+				write(t, c.Dir, withEngine(kind))
+				f(t, kind, c)
+			})
+		})
+	}
+}
+
+func needPodman(t *testing.T) {
+	t.Helper()
+	if err := podman.Installed(""); err != nil {
+		t.Skipf("needs rootless Podman: apt-get install podman crun runc: %v", err)
+	}
+}
+
+func withEngine(kind engine.Kind) string {
+	return strings.Replace(pair, "defaults:\n", "defaults:\n  engine: "+string(kind)+"\n", 1)
+}
+
 // host prepares a throwaway host: programs, root file system, manifest, and a
 // web server at each of the two addresses of the world.
 func host(t *testing.T, bin string) stage.CLI {
@@ -57,9 +92,7 @@ func write(t *testing.T, dir, manifest string) {
 }
 
 func TestATeamComesUpWorksAndLeavesNothing(t *testing.T) {
-	bin := stage.Build(t)
-	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-		c := host(t, bin)
+	eachEngine(t, func(t *testing.T, _ engine.Kind, c stage.CLI) {
 		before := stage.Picture(t)
 		c.Run(t, "up")
 		for _, name := range []string{"writer", "reviewer"} {

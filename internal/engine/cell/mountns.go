@@ -63,8 +63,12 @@ func (t *tree) enter() error {
 // place moves a detached mount to its target. The target is opened without
 // following links and inside the root, since it may lie in a folder that the
 // agent can write.
-func place(m placed) error {
-	at, err := openTarget(m.target)
+func place(m placed) error { return placeBelow(unix.AT_FDCWD, m) }
+
+// placeBelow places a mount below root, or below the root of the mount
+// namespace for AT_FDCWD.
+func placeBelow(root int, m placed) error {
+	at, err := openTarget(root, m.target)
 	if err != nil {
 		if errors.Is(err, unix.ENOENT) {
 			kind := "folder"
@@ -82,8 +86,11 @@ func place(m placed) error {
 	return nil
 }
 
-func openTarget(path string) (int, error) {
-	return unix.Openat2(unix.AT_FDCWD, "/"+strings.TrimLeft(path, "/"), &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
-	})
+func openTarget(root int, path string) (int, error) {
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS}
+	if root != unix.AT_FDCWD {
+		how.Resolve |= unix.RESOLVE_BENEATH
+		return unix.Openat2(root, strings.TrimLeft(path, "/"), how)
+	}
+	return unix.Openat2(root, "/"+strings.TrimLeft(path, "/"), how)
 }

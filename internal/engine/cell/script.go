@@ -80,9 +80,9 @@ func (l *launch) write(status int) (_ *script, err error) {
 	}
 	var become *confine.Identity
 	if l.mapped() {
-		held = confine.AllCaps() // of its new user namespace
+		held = confine.Full()
 		s.child.Call("wait for the user id map", unix.SYS_READ, status, make([]byte, 1), 1, forked.AtLeast(1))
-		confine.WriteIdentity(s.child, l.spec.User.ID, held)
+		confine.WriteIdentity(s.child, l.spec.User.ID, held.Permitted)
 	} else {
 		become = &confine.Identity{ID: hostID(l.spec)}
 	}
@@ -207,6 +207,11 @@ func (l *launch) forkScript(files []*os.File) (_ *Process, err error) {
 	group := -1
 	if l.groupDir != nil {
 		group = int(l.groupDir.Fd()) // #nosec G115 -- a descriptor
+	}
+	if l.mapped() {
+		if err := becomeOwner(ownerID(l.spec)); err != nil {
+			return nil, errors.Join(err, theirs.Close())
+		}
 	}
 	pid, pidfd, err := forked.Fork(all, first, l.namespaces(), group)
 	runtime.KeepAlive(files)

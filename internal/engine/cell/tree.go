@@ -50,26 +50,8 @@ func makeTree(s *engine.Spec) (_ *tree, err error) {
 			t.close()
 		}
 	}()
-	owner := hostID(s)
 	shm := engine.Mount{Kind: engine.MountTmpfs, Target: "/dev/shm", Writable: true, Size: shmSize, Mode: 0o1777}
-	mounts := append(slices.Clone(s.Mounts), shm)
-	// Parents before children, whatever the order in the Spec.
-	slices.SortStableFunc(mounts, func(a, b engine.Mount) int {
-		return cmp.Compare(strings.Count(a.Target, "/"), strings.Count(b.Target, "/"))
-	})
-	for _, m := range mounts {
-		p := placed{fd: -1, target: m.Target}
-		if m.Kind == engine.MountTmpfs {
-			p.fd, err = tmpfsFor(m, owner)
-		} else {
-			p.fd, p.file, err = bindMount(m.Source, false, attributes(m.Writable, m.Exec))
-		}
-		if err != nil {
-			return nil, err
-		}
-		t.mounts = append(t.mounts, p)
-	}
-	if err := pointsInMemory(mounts, t.mounts); err != nil {
+	if _, err := t.addMounts(s, append(slices.Clone(s.Mounts), shm)); err != nil {
 		return nil, err
 	}
 	if t.dev, err = deviceMount(); err != nil {
@@ -87,6 +69,30 @@ func makeTree(s *engine.Spec) (_ *tree, err error) {
 		return nil, err
 	}
 	return t, nil
+}
+
+// addMounts makes every mount of the list, parents before children.
+func (t *tree) addMounts(s *engine.Spec, list []engine.Mount) ([]placed, error) {
+	owner := hostID(s)
+	mounts := slices.Clone(list)
+	// Whatever the order in the Spec.
+	slices.SortStableFunc(mounts, func(a, b engine.Mount) int {
+		return cmp.Compare(strings.Count(a.Target, "/"), strings.Count(b.Target, "/"))
+	})
+	for _, m := range mounts {
+		p := placed{fd: -1, target: m.Target}
+		var err error
+		if m.Kind == engine.MountTmpfs {
+			p.fd, err = tmpfsFor(m, owner)
+		} else {
+			p.fd, p.file, err = bindMount(m.Source, false, attributes(m.Writable, m.Exec))
+		}
+		if err != nil {
+			return nil, err
+		}
+		t.mounts = append(t.mounts, p)
+	}
+	return t.mounts, pointsInMemory(mounts, t.mounts)
 }
 
 // pointsInMemory makes the mount points of mounts that lie in a tmpfs of the

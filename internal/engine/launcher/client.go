@@ -238,9 +238,9 @@ func (c *Client) Launch(ctx context.Context, r LaunchRequest, files ...*os.File)
 }
 
 // Run is Launch and Wait in one, for one-off containers: started is called once
-// the command runs. When it fails, or ctx ends, the container goes on: see
-// [Client.Kill].
-func (c *Client) Run(ctx context.Context, r LaunchRequest, started func() error, files ...*os.File) (cell.Exit, error) {
+// the command runs, with the container's name and pidfd, which it owns. When it
+// fails, or ctx ends, the container goes on: see [Client.Kill].
+func (c *Client) Run(ctx context.Context, r LaunchRequest, started func(Container) error, files ...*os.File) (cell.Exit, error) {
 	r.Wait = true
 	var exit cell.Exit
 	running := false
@@ -253,12 +253,16 @@ func (c *Client) Run(ctx context.Context, r LaunchRequest, started func() error,
 	}
 	defer c.spares.refill()
 	err := c.ask(ctx, conn, verbLaunch, r, files, func(m wire.Message, got []*os.File) (more bool, err error) {
-		closeAll(got)
 		if running {
+			closeAll(got)
 			return false, json.Unmarshal(m.Body, &exit)
 		}
 		running = true
-		return true, started()
+		one, err := decodeContainer(m, got)
+		if err != nil {
+			return false, err
+		}
+		return true, started(one)
 	})
 	return exit, err
 }

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -15,6 +16,7 @@ import (
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/reap"
 )
 
@@ -61,12 +63,13 @@ type containers struct {
 	orphans *reap.Orphans
 	pool    *pool
 
-	mu     sync.Mutex
-	byName map[string]*container
-	order  []string // ended containers, oldest first
-	watch  map[chan Event]bool
-	closed bool
-	wg     sync.WaitGroup // one per running container
+	mu       sync.Mutex
+	byName   map[string]*container
+	order    []string // ended containers, oldest first
+	watch    map[chan Event]bool
+	starting map[string]context.CancelFunc // by name: what a shutdown interrupts
+	closed   bool
+	wg       sync.WaitGroup // one per starting or running container
 }
 
 // isName keeps names to what is safe in paths and cgroups.
@@ -94,34 +97,50 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	if s.Network.Host {
 		return nil, errors.New("launcher: the host's network namespace is not here: dialer and resolver are started by the warden itself")
 	}
-	cs.mu.Lock()
-	defer cs.mu.Unlock()
-	if cs.closed {
-		return nil, errors.New("launcher: shutting down")
-	}
-	if old := cs.byName[s.Name]; old != nil && old.running() {
-		return nil, fmt.Errorf("launcher: container %s runs already: stop it first", s.Name)
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := cs.reserve(s.Name, cancel); err != nil {
+		return nil, err
 	}
 	ended := make(chan struct{})
 	c := &container{spec: s, stdio: r.Stdio, ended: ended}
 	if r.Wait && r.Stdio {
 		c.answered = make(chan struct{})
 	}
-	done, err := cs.start(c, r, files)
+	// Not under the lock: Podman takes its time, and others must get answers.
+	done, err := cs.start(ctx, c, r, files)
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	delete(cs.starting, s.Name)
 	if err != nil {
+		cs.wg.Done()
 		return nil, err
 	}
 	cs.forget(s.Name)
 	cs.byName[s.Name] = c
-	cs.wg.Add(1)
 	go cs.follow(c, done, ended)
 	cs.tell(EventStarted, c)
 	return c, nil
 }
 
+// reserve takes a name for a start, and one of wg.
+func (cs *containers) reserve(name string, cancel context.CancelFunc) error {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if cs.closed {
+		return errors.New("launcher: shutting down")
+	}
+	if old := cs.byName[name]; old != nil && old.running() || cs.starting[name] != nil {
+		return fmt.Errorf("launcher: container %s runs already: stop it first", name)
+	}
+	cs.starting[name] = cancel
+	cs.wg.Add(1)
+	return nil
+}
+
 // start makes the log, the control socket and the process. done ends what was
 // made beside the process, and is called after its end.
-func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (done func() error, err error) {
+func (cs *containers) start(ctx context.Context, c *container, r LaunchRequest, files []*os.File) (done func() error, err error) {
 	var undo []func() error
 	finish := func() error {
 		var errs []error
@@ -161,6 +180,14 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 		defer func() { _ = opt.Control.Close() }()
 		undo = append(undo, func() error { return removeSocket(cs.cfg.Place.ShimSocket(r.Spec.Name)) })
 	}
+	if r.Spec.Engine == engine.Podman {
+		p, err := podman.Start(ctx, r.Spec, cs.podmanOptions(opt))
+		if err != nil {
+			return nil, err
+		}
+		c.proc, c.since = p, time.Now()
+		return finish, nil
+	}
 	if made, err := cs.fromPool(c, r, opt); made || err != nil {
 		return finish, err
 	}
@@ -176,6 +203,14 @@ func (cs *containers) start(c *container, r LaunchRequest, files []*os.File) (do
 		return nil, err
 	}
 	return finish, nil
+}
+
+// podmanOptions adds what Podman needs of the account cell.
+func (cs *containers) podmanOptions(opt cell.Options) podman.Options {
+	return podman.Options{
+		Options: opt, Account: cs.cfg.Account, Conf: cs.cfg.Place.PodmanConf(), Root: containerDir, Skeleton: skeletonDir,
+		Groups: groupsDir, ShownGroups: shownGroupsDir, Orphans: cs.orphans,
+	}
 }
 
 // fromPool starts the container from one that was prepared, if there is one.
@@ -197,6 +232,9 @@ func (cs *containers) fromPool(c *container, r LaunchRequest, opt cell.Options) 
 	return true, nil
 }
 
+// drainTime is how long what a container printed last may take into its log.
+const drainTime = time.Second
+
 // openOutput makes the pipes whose write ends the container gets, and copies
 // what comes out to its log until they close.
 func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() error, err error) {
@@ -216,7 +254,12 @@ func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() err
 		wg.Go(func() { errs[i] = log.copy(stream, r) })
 	}
 	return ends, func() error {
-		// Every process of the container is dead, so the pipes are at their end.
+		// Every process of the container is dead, so the pipes are at their end,
+		// unless somebody else holds one: an agent can pass its output's
+		// descriptors on, to its gateway for example, whose end is not waited for.
+		for _, r := range reads {
+			_ = r.SetReadDeadline(time.Now().Add(drainTime))
+		}
 		wg.Wait()
 		return errors.Join(errs[0], errs[1], reads[0].Close(), reads[1].Close(), log.Close())
 	}, nil
@@ -341,21 +384,37 @@ func (cs *containers) stop(c *container, grace time.Duration) (cell.Exit, error)
 func (cs *containers) shutdown() error {
 	cs.mu.Lock()
 	cs.closed = true
-	var running []*container
+	for _, interrupt := range cs.starting {
+		interrupt()
+	}
+	cs.mu.Unlock()
+	var errs []error
+	for {
+		running, starting := cs.alive()
+		for _, c := range running {
+			_, err := cs.stop(c, 0)
+			errs = append(errs, err)
+		}
+		if !starting {
+			break
+		}
+		time.Sleep(time.Millisecond) // what is started when it was interrupted comes up, and is killed
+	}
+	cs.wg.Wait()
+	errs = append(errs, cs.pool.close())
+	return errors.Join(errs...)
+}
+
+// alive gives what runs, and says whether something is being started.
+func (cs *containers) alive() (running []*container, starting bool) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
 	for _, c := range cs.byName {
 		if c.running() {
 			running = append(running, c)
 		}
 	}
-	cs.mu.Unlock()
-	var errs []error
-	for _, c := range running {
-		_, err := cs.stop(c, 0)
-		errs = append(errs, err)
-	}
-	cs.wg.Wait()
-	errs = append(errs, cs.pool.close())
-	return errors.Join(errs...)
+	return running, len(cs.starting) > 0
 }
 
 // listenAt makes a socket that only root can reach: its folder is root's, 0700.

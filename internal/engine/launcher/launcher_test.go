@@ -318,7 +318,7 @@ func TestAShutdownDoesNotWaitForIdleConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, name := range []string{"one", "two"} { // the second uses what the first left
-			got, err := c.Run(ctx, launcher.LaunchRequest{Spec: spec(cfg, name, "exit 3")}, func() error { return nil })
+			got, err := c.Run(ctx, launcher.LaunchRequest{Spec: spec(cfg, name, "exit 3")}, func(o launcher.Container) error { return o.PIDFD.Close() })
 			if err != nil || got.Code != 3 {
 				t.Errorf("run %s: %v, %v", name, got, err)
 			}

@@ -59,7 +59,7 @@ func newPool(cfg *Config, groups *cgroup.Tree, orphans *reap.Orphans) *pool {
 // poolable says whether a request is a plain one-off run.
 func poolable(r *LaunchRequest, extraFiles int) bool {
 	s := &r.Spec
-	return s.Role == engine.RoleRun && r.Stdio && r.Shim == nil && extraFiles == 0 && len(s.Init) == 0 && len(s.Off) == 0 && !s.Decoy
+	return s.Role == engine.RoleRun && r.Stdio && r.Shim == nil && extraFiles == 0 && len(s.Init) == 0 && len(s.Off) == 0 && !s.Decoy && s.Engine != engine.Podman
 }
 
 // kind is what a prepared container is for: everything of a Spec but what an

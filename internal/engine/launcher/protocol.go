@@ -50,7 +50,7 @@ type LaunchRequest struct {
 	// measure. A prepared cgroup and mount namespace may still be used.
 	Fresh bool `json:"fresh,omitempty"`
 	// Wait asks for a second answer on the same connection, the [cell.Exit]: see
-	// [Client.Run]. The first is then short, a name without a pidfd, and
+	// [Client.Run]. The first is then short, a name with the pidfd, and
 	// watchers are not told.
 	Wait bool `json:"wait,omitempty"`
 }

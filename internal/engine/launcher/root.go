@@ -13,10 +13,23 @@ import (
 
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/engine/podman"
 )
 
 // privateDir holds what only the launcher may see.
-const privateDir = "/.launcher"
+const (
+	privateDir  = "/.launcher"
+	groupsDir   = privateDir + "/cgroup"
+	skeletonDir = privateDir + "/skeleton" // mount points for roots that lack some
+)
+
+// containerDir is where a thread that starts Podman places the container's
+// tree, and shownGroupsDir where it shows runc the control groups, in a mount
+// namespace of its own. Everywhere else both are empty.
+const (
+	containerDir   = "/.container"
+	shownGroupsDir = "/.cgroup"
+)
 
 // hostPrograms are the folders of the host that a bare account needs to run
 // anything at all.
@@ -102,7 +115,7 @@ func makeRoot(cfg *Config) error {
 	for _, d := range []struct {
 		path string
 		mode os.FileMode
-	}{{"/proc", 0o555}, {"/dev", 0o755}, {"/sys", 0o555}, {"/tmp", 0o755}, {"/etc", 0o755}, {privateDir, 0o700}, {privateDir + "/cgroup", 0o700}} {
+	}{{"/proc", 0o555}, {"/dev", 0o755}, {"/sys", 0o755}, {"/sys/fs", 0o755}, {"/sys/fs/cgroup", 0o755}, {"/tmp", 0o755}, {"/etc", 0o755}, {containerDir, 0o755}, {shownGroupsDir, 0o755}, {privateDir, 0o700}, {groupsDir, 0o700}, {skeletonDir, 0o755}} {
 		if err := os.Mkdir(scratch+d.path, d.mode); err != nil {
 			return fmt.Errorf("new root: %w", err)
 		}
@@ -113,7 +126,10 @@ func makeRoot(cfg *Config) error {
 	if err := attach(dev, "/dev"); err != nil {
 		return err
 	}
-	if err := attach(groups, privateDir+"/cgroup"); err != nil {
+	if err := attach(groups, groupsDir); err != nil {
+		return err
+	}
+	if err := cell.MakePoints(scratch+skeletonDir, podman.Points()); err != nil {
 		return err
 	}
 	for i, s := range all {

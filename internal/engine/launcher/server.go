@@ -40,7 +40,7 @@ func newServer(cfg Config) (*server, error) {
 	orphans := &reap.Orphans{}
 	return &server{
 		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}),
-		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}},
+		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
 	}, nil
 }
 
@@ -137,10 +137,7 @@ func (s *server) launch(ctx context.Context, conn *wire.Conn, id uint64, r Launc
 	if poolable(&r, len(files)-3) {
 		s.all.pool.refill(r.Spec, over)
 	}
-	if !r.Wait {
-		return s.launched(conn, id, c)
-	}
-	if err := conn.Send(id, verbOK, Container{Name: c.spec.Name, State: StateRunning}); err != nil {
+	if err := s.launched(conn, id, c, r.Wait); err != nil || !r.Wait {
 		return err
 	}
 	return s.exited(ctx, conn, id, c)
@@ -153,12 +150,15 @@ func send(conn *wire.Conn, id uint64, verb string, view Container, fd *os.File) 
 	return conn.Send(id, verb, view, fd)
 }
 
-// launched answers a launch.
-func (s *server) launched(conn *wire.Conn, id uint64, c *container) error {
+// launched answers a launch, in short or with everything.
+func (s *server) launched(conn *wire.Conn, id uint64, c *container, short bool) error {
 	// The end of a container closes its pidfd; sending and closing must not meet.
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	view, fd := c.view()
+	if short {
+		view = Container{Name: view.Name, State: view.State, Since: view.Since}
+	}
 	return send(conn, id, verbOK, view, fd)
 }
 

@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
 	"bulkhead/internal/resolver"
+	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
 )
 
@@ -42,34 +43,12 @@ func (s *Server) pin(ctx context.Context, a *agent, q wire.DialRequest) (wire.Pi
 // the policy was replaced before the pin was made.
 func (s *Server) tryPin(ctx context.Context, a *agent, q wire.DialRequest) (_ wire.Pinned, _ *deny.Reason, done bool) {
 	policy := a.policy.Load()
-	d, reason := policy.Check(q.Host, q.Port)
+	v, reason := s.decide(ctx, policy, q)
 	if reason != nil {
 		return wire.Pinned{}, reason, true
 	}
-	h, err := dial.Normalise(q.Host)
-	if err != nil { // Check would have said so
-		return wire.Pinned{}, &deny.Reason{Layer: deny.LayerEgress, Code: deny.BadTarget, What: q.Host, Why: err.Error(), Mend: "ask for a host name or an address"}, true
-	}
-	target := dial.Target(h, q.Port)
-	var out wire.Pinned
-	addrs, ok := policy.Fixed(q.Host, d)
-	if !ok {
-		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
-		defer cancel()
-		answer, err := s.cache.lookup(ctx, h.Name)
-		if err != nil {
-			return wire.Pinned{}, unresolved(target, h.Name, err), true
-		}
-		addrs, out.Stale, out.Age = answer.addrs, answer.stale, answer.age
-	}
-	own, err := s.cfg.Own()
-	if err != nil {
-		return wire.Pinned{}, pinFailed(target, fmt.Errorf("this host's own addresses cannot be read: %w", err)), true
-	}
-	if addrs, reason = policy.CheckAddresses(h.String(), d, addrs, own); reason != nil {
-		return wire.Pinned{}, reason, true
-	}
-	for _, addr := range addrs[:min(len(addrs), maxAddresses)] {
+	out := wire.Pinned{Stale: v.answer.stale, Age: v.answer.age}
+	for _, addr := range v.addrs[:min(len(v.addrs), maxAddresses)] {
 		out.Addresses = append(out.Addresses, netip.AddrPortFrom(addr, q.Port))
 	}
 
@@ -79,10 +58,62 @@ func (s *Server) tryPin(ctx context.Context, a *agent, q wire.DialRequest) (_ wi
 		return wire.Pinned{}, nil, false
 	}
 	out.Expires = time.Now().Add(s.cfg.TTL)
-	if err := s.cfg.Table.Pin(a.account, target, out.Addresses, s.cfg.TTL); err != nil {
-		return wire.Pinned{}, pinFailed(target, err), true
+	if err := s.cfg.Table.Pin(a.account, v.target, out.Addresses, s.cfg.TTL); err != nil {
+		return wire.Pinned{}, pinFailed(v.target, err), true
 	}
 	return out, nil, true
+}
+
+// verdict is a destination that the guard let pass.
+type verdict struct {
+	target string // "name:port" in its normal form
+	dest   team.Destination
+	addrs  []netip.Addr
+	answer answer
+}
+
+// decide is everything before the kernel: the policy, DNS, and the check of
+// each address.
+func (s *Server) decide(ctx context.Context, policy *dial.Policy, q wire.DialRequest) (verdict, *deny.Reason) {
+	d, reason := policy.Check(q.Host, q.Port)
+	if reason != nil {
+		return verdict{}, reason
+	}
+	h, err := dial.Normalise(q.Host)
+	if err != nil { // Check would have said so
+		return verdict{}, &deny.Reason{Layer: deny.LayerEgress, Code: deny.BadTarget, What: q.Host, Why: err.Error(), Mend: "ask for a host name or an address"}
+	}
+	v := verdict{target: dial.Target(h, q.Port), dest: d}
+	addrs, ok := policy.Fixed(q.Host, d)
+	if !ok {
+		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)
+		defer cancel()
+		v.answer, err = s.cache.lookup(ctx, h.Name)
+		if err != nil {
+			return v, unresolved(v.target, h.Name, err)
+		}
+		addrs = v.answer.addrs
+	}
+	own, err := s.cfg.Own()
+	if err != nil {
+		return v, pinFailed(v.target, fmt.Errorf("this host's own addresses cannot be read: %w", err))
+	}
+	v.addrs, reason = policy.CheckAddresses(h.String(), d, addrs, own)
+	return v, reason
+}
+
+// Explain decides about host and port as a request of the agent's dialer would
+// be decided now, and pins nothing. It gives the addresses that would be
+// pinned, and the destination of the policy that covers the request.
+func (s *Server) Explain(ctx context.Context, account, host string, port uint16) (team.Destination, []netip.Addr, *deny.Reason, error) {
+	s.mu.Lock()
+	a := s.agents[account]
+	s.mu.Unlock()
+	if a == nil {
+		return team.Destination{}, nil, nil, fmt.Errorf("pins: %s is not served", account)
+	}
+	v, reason := s.decide(ctx, a.policy.Load(), wire.DialRequest{Host: host, Port: port})
+	return v.dest, v.addrs, reason, nil
 }
 
 func unresolved(target, name string, err error) *deny.Reason {

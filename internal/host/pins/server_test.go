@@ -197,9 +197,14 @@ func TestNothingIsPinnedThatTheGuardRefuses(t *testing.T) {
 		port uint16
 		code deny.Code
 	}{
-		{"API.example.com.", 443, ""}, {"api.example.com", 80, deny.PortNotListed}, {"evil.example", 443, deny.NotListed},
-		{"meta.cdn.example.com", 443, deny.SpecialRange}, {"own.cdn.example.com", 443, deny.OwnAddress},
-		{"none.cdn.example.com", 443, deny.NameUnresolved}, {"8.8.8.8", 443, deny.NotListed}, {"0x08080808", 443, deny.BadTarget},
+		{"API.example.com.", 443, ""},
+		{"api.example.com", 80, deny.PortNotListed},
+		{"evil.example", 443, deny.NotListed},
+		{"meta.cdn.example.com", 443, deny.SpecialRange},
+		{"own.cdn.example.com", 443, deny.OwnAddress},
+		{"none.cdn.example.com", 443, deny.NameUnresolved},
+		{"8.8.8.8", 443, deny.NotListed},
+		{"0x08080808", 443, deny.BadTarget},
 	} {
 		if _, code := f.pin(t, c.host, c.port); code != c.code {
 			t.Errorf("%s:%d: %q, want %q", c.host, c.port, code, c.code)

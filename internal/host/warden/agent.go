@@ -17,6 +17,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/tree"
@@ -43,15 +44,16 @@ type agentRun struct {
 	problem  string             // why it does not run although it should
 	cancel   context.CancelFunc // ends the owner
 	done     chan struct{}      // closed when the owner has ended
+	settled  chan struct{}      // closed when the owner's first attempt is over
 }
 
 // digest says what the running containers must have been made from. The
 // programs' build is not part of it: an upgrade of Bulkhead restarts nobody.
 func (a *agentRun) digest() string {
 	raw, err := json.Marshal(struct {
-		Want *team.Agent
+		Want string
 		IDs  layout.IDs
-	}{a.Want, a.IDs})
+	}{a.Want.Digest(), a.IDs})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}
@@ -111,7 +113,20 @@ func (a *agentRun) folders() error {
 	); err != nil {
 		return err
 	}
-	for name, content := range confFiles(&a.Agent) {
+	files := confFiles(&a.Agent)
+	if a.Want.Engine == string(engine.Podman) {
+		more, err := podman.Files()
+		if err != nil {
+			return err
+		}
+		if err := tree.MakeAll(tree.Entry{Path: a.Place.PodmanConf(), Mode: 0o755}); err != nil {
+			return err
+		}
+		for name, content := range more {
+			files[filepath.Join(filepath.Base(a.Place.PodmanConf()), name)] = content
+		}
+	}
+	for name, content := range files {
 		path := filepath.Join(a.Place.Conf(), name)
 		if err := tree.WriteFile(path, []byte(content), 0o644, 0); err != nil {
 			return err
@@ -149,17 +164,34 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	var starts []func(context.Context) error
 	if !running[gatewayName] {
-		if err := a.startGateway(ctx); err != nil {
-			return err
-		}
+		starts = append(starts, a.startGateway)
 	}
 	if _, was := running[runtimeName]; !running[runtimeName] && (!was || a.Want.Mode != team.ModeTask) {
-		if err := a.startRuntime(ctx); err != nil {
+		starts = append(starts, a.startRuntime)
+	}
+	if err := a.startAll(ctx, starts); err != nil {
+		return err
+	}
+	return a.waitReady(ctx)
+}
+
+// startAll starts containers one after the other; side by side under Podman,
+// which spends most of a start waiting. The runtime's shim waits for the
+// gateway in either order.
+func (a *agentRun) startAll(ctx context.Context, starts []func(context.Context) error) error {
+	errs := make([]error, len(starts))
+	var wg sync.WaitGroup
+	for i, start := range starts {
+		if a.Want.Engine == string(engine.Podman) {
+			wg.Go(func() { errs[i] = start(ctx) })
+		} else if err := start(ctx); err != nil {
 			return err
 		}
 	}
-	return a.waitReady(ctx)
+	wg.Wait()
+	return errors.Join(errs...)
 }
 
 func (a *agentRun) saveRun() error {
@@ -251,7 +283,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = cf.Close() }()
-	spec := a.weaker(gatewaySpec(&a.Agent, a.programs()))
+	spec := byEngine(&a.Agent, a.weaker(gatewaySpec(&a.Agent, a.programs())))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -274,7 +306,7 @@ func (a *agentRun) launch(ctx context.Context, r launcher.LaunchRequest, files .
 }
 
 func (a *agentRun) startRuntime(ctx context.Context) error {
-	spec := a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs()))
+	spec := byEngine(&a.Agent, a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs())))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -362,10 +394,7 @@ func (a *agentRun) takeDown(ctx context.Context) error {
 		if grace == 0 {
 			grace = defaultGrace
 		}
-		if running, err := a.running(ctx); err == nil && running[runtimeName] {
-			_, _ = a.launcher.Stop(ctx, runtimeName, grace) // what Stop leaves, Shutdown and the cgroup end
-		}
-		if err := a.launcher.Shutdown(ctx); err != nil && !errors.Is(err, launcher.ErrGone) {
+		if err := a.endContainers(ctx, grace); err != nil && !errors.Is(err, launcher.ErrGone) {
 			a.w.log.Warn("launcher did not shut down; killing its cgroup", "agent", a.Place.Name, "error", err)
 		}
 		_ = a.launcher.Close()
@@ -384,6 +413,21 @@ func (a *agentRun) takeDown(ctx context.Context) error {
 		return err
 	}
 	return tree.Remove(runStatePath(a.Place))
+}
+
+// endPatience is how long a launcher may take to end its containers, beyond
+// the grace of the command. Whoever takes an agent down often holds up every
+// other team, and the cgroup ends what the launcher does not.
+const endPatience = 10 * time.Second
+
+// endContainers ends the command politely, then the launcher with everything.
+func (a *agentRun) endContainers(ctx context.Context, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, grace+endPatience)
+	defer cancel()
+	if running, err := a.running(ctx); err == nil && running[runtimeName] {
+		_, _ = a.launcher.Stop(ctx, runtimeName, grace) // what Stop leaves, Shutdown and the cgroup end
+	}
+	return a.launcher.Shutdown(ctx)
 }
 
 // defaultGrace is how long a command may take to end after SIGTERM.

@@ -136,7 +136,7 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbApply:
 		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.apply(c.ctx, r, c.say) })
 	case wire.VerbPlan:
-		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(r) })
+		return serveCall(c, func(r wire.ApplyRequest) (any, error) { return c.w.plan(c.ctx, r) })
 	case wire.VerbStatus:
 		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.statusOf(c.ctx, r) })
 	case wire.VerbHalt:
@@ -153,6 +153,10 @@ func (c *call) dispatch(verb string) error {
 		return c.run()
 	case wire.VerbVerify:
 		return serveCall(c, func(r wire.VerifyRequest) (any, error) { return c.w.verify(c.ctx, r, c.say) })
+	case wire.VerbDenials:
+		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.denialsOf(r) })
+	case wire.VerbWhy:
+		return serveCall(c, func(r wire.WhyRequest) (any, error) { return c.w.why(c.ctx, r) })
 	case wire.VerbShutdown:
 		err := serveCall(c, func(struct{}) (any, error) { return struct{}{}, nil })
 		c.w.cancel()
@@ -214,7 +218,7 @@ func (w *Warden) leaveWhenIdle() {
 	}
 	defer w.change.Unlock()
 	w.mu.Lock()
-	idle := len(w.teams) == 0 && w.calls == 0
+	idle := len(w.teams) == 0 && len(w.unreadable) == 0 && w.calls == 0
 	w.mu.Unlock()
 	if !idle {
 		return

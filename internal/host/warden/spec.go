@@ -83,6 +83,17 @@ func runtimeSpec(h layout.Host, a *host.Agent, programs string) engine.Spec {
 	return s
 }
 
+// byEngine makes a Spec one of the engine that the manifest names. One-off
+// containers and the dialer are cells under every engine.
+func byEngine(a *host.Agent, s engine.Spec) engine.Spec {
+	if a.Want.Engine != string(engine.Podman) {
+		return s
+	}
+	s.Engine, s.OCIRuntime = engine.Podman, a.Want.OCI
+	s.User.Map = append(s.User.Map, engine.IDMap{Inside: layout.EngineID, Host: a.IDs.Engine()})
+	return s
+}
+
 // runSpec describes a one-off container: the runtime's profile without
 // anything that belongs to the agent.
 func runSpec(h layout.Host, a *host.Agent, programs string) engine.Spec {

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"bulkhead/internal/engine/launcher"
-	"bulkhead/internal/host/account"
+	"bulkhead/internal/host"
+	"bulkhead/internal/host/doctor"
+	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -19,7 +21,10 @@ import (
 
 func (w *Warden) statusOf(ctx context.Context, req wire.TeamRequest) (*wire.StatusResult, error) {
 	if req.Team != "" {
-		if _, err := w.team(req.Team); err != nil {
+		w.mu.Lock()
+		_, lost := w.unreadable[req.Team]
+		w.mu.Unlock()
+		if _, err := w.team(req.Team); err != nil && !lost {
 			return nil, err
 		}
 	}
@@ -36,6 +41,7 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 			teams = append(teams, w.teams[n])
 		}
 	}
+	lost := maps.Clone(w.unreadable)
 	w.mu.Unlock()
 	res := wire.StatusResult{SchemaVersion: 1, Teams: []wire.TeamStatus{}}
 	for _, t := range teams {
@@ -49,7 +55,31 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 		}
 		res.Teams = append(res.Teams, ts)
 	}
+	for _, n := range slices.Sorted(maps.Keys(lost)) {
+		if name == "" || n == name {
+			res.Teams = append(res.Teams, w.lostTeam(n, lost[n]))
+		}
+	}
 	return res
+}
+
+// lostTeam is a team whose state cannot be read: its agents are known from the
+// ledger, and may run.
+func (w *Warden) lostTeam(name string, why error) wire.TeamStatus {
+	ts := wire.TeamStatus{Team: name, Agents: []wire.AgentStatus{}}
+	seen := map[string]bool{}
+	for _, th := range w.ledger.Things(func(x ledger.Thing) bool { return x.Team == name && x.Agent != "" }) {
+		if seen[th.Agent] {
+			continue
+		}
+		seen[th.Agent] = true
+		ts.Agents = append(ts.Agents, wire.AgentStatus{
+			Agent: th.Agent, Account: w.host.Agent(name, th.Agent).Account, State: "degraded",
+			Why:        fmt.Sprintf("what was asked for is not known: %v; apply the team's manifest again: bulkhead up -f MANIFEST", why),
+			Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
+		})
+	}
+	return ts
 }
 
 func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStatus {
@@ -63,7 +93,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
 	}
 	all := true
-	var pids []int
+	some := false
 	for _, c := range a.containers(ctx) {
 		s.Containers = append(s.Containers, c)
 		finished := c.Name == runtimeName && a.Want.Mode == team.ModeTask && c.Exit != nil
@@ -74,23 +104,33 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 			}
 		}
 		if c.Running && c.Name != dialerName {
-			pids = append(pids, c.PID)
+			some = true
 		}
 	}
 	inForce := true
-	for _, l := range []wire.LayerStatus{a.accountLayer(), a.podLayer(pids), a.egressLayer()} {
+	for _, one := range a.w.layers() {
+		l := wire.LayerStatus{Layer: string(one.Name())}
+		if i, err := one.Inspect(ctx, &a.Agent); err != nil {
+			l.Witness = err.Error()
+		} else {
+			l.InForce, l.Witness = i.InForce, i.Witness
+		}
+		holds := l.InForce
 		if slices.Contains(accepted, l.Layer) {
-			l.Witness = "this host lacks what it needs, accepted by the operator; " + l.Witness
+			// Whole it is not, whatever else of it holds; and it goes on being
+			// said for as long as the team runs.
+			l.InForce = false
+			l.Witness = lacking(ctx, doctor.Here(), doctor.Features(), l.Layer) + ", accepted by the operator; the rest: " + l.Witness
 		}
 		s.Layers = append(s.Layers, l)
-		if !l.InForce {
+		if !holds {
 			inForce = false
 			if s.Why == "" {
 				s.Why = "layer " + l.Layer + " is not in force: " + l.Witness
 			}
 		}
 	}
-	s.State = stateWord(want, problem, all, inForce, len(pids) > 0)
+	s.State = stateWord(want, problem, all, inForce, some)
 	if s.State == "running" && a.Want.Mode == team.ModeTask && !slices.ContainsFunc(s.Containers, func(c wire.ContainerStatus) bool {
 		return c.Name == runtimeName && c.Running
 	}) {
@@ -164,56 +204,30 @@ func (a *agentRun) peekDialer() (int, bool) {
 	return p.identity.PID, p.alive()
 }
 
-func layer(name string, err error, witness string) wire.LayerStatus {
-	if err != nil {
-		return wire.LayerStatus{Layer: name, Witness: err.Error()}
-	}
-	return wire.LayerStatus{Layer: name, InForce: true, Witness: witness}
-}
-
-// accountLayer reads the account files back.
-func (a *agentRun) accountLayer() wire.LayerStatus {
-	d, err := account.Read("/etc")
-	if err != nil {
-		return layer("account", err, "")
-	}
-	u, ok := d.User(a.Place.Account)
-	if !ok {
-		return layer("account", fmt.Errorf("/etc/passwd does not hold %s", a.Place.Account), "")
-	}
-	r, err := d.RangeOf(u, layout.RangeSize)
-	if err == nil && (u.UID != a.IDs.Account || r.First != a.IDs.Base) {
-		err = fmt.Errorf("%s has other ids than its processes: uid %d range %d; bulkhead restart %s", a.Place.Account, u.UID, r.First, a.Place.Name)
-	}
-	return layer("account", err, fmt.Sprintf("/etc/passwd uid %d; /etc/subuid and /etc/subgid %d+%d, shared with nobody", u.UID, r.First, r.Count))
-}
-
-// podLayer reads what confines the first process of each container.
-func (a *agentRun) podLayer(pids []int) wire.LayerStatus {
-	if len(pids) == 0 {
-		return layer("pod", fmt.Errorf("no container runs"), "")
-	}
+// inspectPod reads what confines the first process of each container that
+// runs.
+func inspectPod(ids layout.IDs, containers []wire.ContainerStatus) host.Inspection {
 	var seen []string
-	for _, pid := range pids {
-		c, err := confinementOf(pid)
+	for _, one := range containers {
+		if !one.Running || one.Name == dialerName {
+			continue
+		}
+		c, err := confinementOf(one.PID)
+		if err == nil {
+			err = c.check(ids)
+		}
 		if err != nil {
-			return layer("pod", err, "")
+			return host.Inspection{Witness: fmt.Sprintf("%s, process %d: %v", one.Name, one.PID, err)}
 		}
-		if err := c.check(a.IDs); err != nil {
-			return layer("pod", fmt.Errorf("process %d: %w", pid, err), "")
-		}
-		seen = append(seen, strconv.Itoa(pid))
+		seen = append(seen, strconv.Itoa(one.PID))
 	}
-	return layer("pod", nil, "/proc/"+strings.Join(seen, ",")+": seccomp filter, no new privileges, no capabilities, own namespaces, ids of the range")
-}
-
-// egressLayer reads the rules of the agent's ids and its network namespaces.
-func (a *agentRun) egressLayer() wire.LayerStatus {
-	st, err := a.w.table.Inspect(a.Place.Account)
-	if err == nil && !st.InForce {
-		err = fmt.Errorf("nftables differ: %s", strings.Join(st.Difference, "; "))
+	if len(seen) == 0 {
+		return host.Inspection{Witness: "no container runs"}
 	}
-	return layer("egress", err, fmt.Sprintf("nftables table inet bulkhead: %d rules for %s, %d pins, %d packets refused", st.Rules, a.Place.Account, st.Pins, st.Refused))
+	return host.Inspection{
+		InForce: true,
+		Witness: "/proc/" + strings.Join(seen, ",") + ": seccomp filter, no new privileges, no capabilities, own namespaces, ids of the range",
+	}
 }
 
 // hostNamespace is the host's own namespace of one kind.

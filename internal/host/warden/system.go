@@ -181,6 +181,7 @@ func (w *Warden) watchResolverFiles() {
 				return
 			}
 			w.followResolverFiles()
+			w.followOperators()
 		}
 	})
 }
@@ -194,6 +195,7 @@ func (w *Warden) followResolverFiles() {
 	if s == nil {
 		return
 	}
+	_ = w.keepReserve() // again, once there is room
 	changed, err := w.copyResolverFiles()
 	if err == nil && changed {
 		s.servers = nameServers(w.resolverEtc())

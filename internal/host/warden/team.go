@@ -86,13 +86,11 @@ func (w *Warden) saveTeam(t *teamRun, raw []byte) error {
 
 // admit gives an agent its account, ids and folders. The caller holds w.change.
 func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agentRun, error) {
-	place := w.host.Agent(t.name, want.Name)
-	u, rng, err := w.accounts.Ensure(ctx, account.Request{
-		Name: place.Account, Home: place.Home(), Team: t.name, Agent: want.Name, Range: layout.RangeSize,
-	})
-	if err != nil {
+	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{Place: w.host.Agent(t.name, want.Name), Want: want}}
+	if err := (accountLayer{w}).Apply(ctx, &a.Agent); err != nil {
 		return nil, err
 	}
+	var err error
 	st := t.state.Agents[want.Name]
 	if st.Dialer == 0 {
 		if st.Dialer, err = w.freeDialer(t); err != nil {
@@ -103,9 +101,7 @@ func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agen
 			return nil, err
 		}
 	}
-	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{
-		Place: place, Want: want, IDs: layout.IDs{Account: u.UID, Base: rng.First, Dialer: st.Dialer},
-	}}
+	a.IDs.Dialer = st.Dialer
 	return a, a.folders()
 }
 
@@ -120,12 +116,43 @@ func (w *Warden) freeDialer(t *teamRun) (uint32, error) {
 		}
 	}
 	// The last thousand ids of the block are for decoys.
+	alive, err := idsInUse(w.sys.block)
+	if err != nil {
+		return 0, err
+	}
 	for id := w.sys.block.First; id <= w.sys.block.Last()-decoyIDs; id++ {
-		if !used[id] {
+		if !used[id] && !alive[id] {
 			return id, nil
 		}
 	}
 	return 0, errors.New("warden: the block of dialer ids is used up")
+}
+
+// idsInUse asks the kernel which ids of a range have processes. A dialer whose
+// team's state was lost has an id that no list knows: two agents with one id
+// would have one another's destinations.
+func idsInUse(r account.Range) (map[uint32]bool, error) {
+	paths, err := filepath.Glob("/proc/[0-9]*/status")
+	if err != nil {
+		return nil, err // the pattern is constant
+	}
+	out := map[uint32]bool{}
+	for _, p := range paths {
+		raw, err := os.ReadFile(p) // #nosec G304 -- procfs
+		if err != nil {
+			continue // it has ended
+		}
+		c, err := parseStatus(string(raw))
+		if err != nil {
+			return nil, fmt.Errorf("warden: %s: %w", p, err)
+		}
+		for _, id := range c.uids {
+			if id >= r.First && id <= r.Last() {
+				out[id] = true
+			}
+		}
+	}
+	return out, nil
 }
 
 // decoyIDs is how many ids at the end of the system block are kept for decoys.
@@ -160,10 +187,11 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 		return nil, nil, err
 	}
 	gone = append(gone, "cgroup "+cg)
-	if err := w.accounts.Remove(ctx, place.Account); err != nil {
+	if err := (accountLayer{w}).Remove(ctx, &host.Agent{Place: place}); err != nil {
 		return gone, nil, err
 	}
 	gone = append(gone, "account "+place.Account)
+	w.refused.forget(place.Account)
 	if err := tree.Remove(place.Run); err != nil {
 		return gone, nil, err
 	}

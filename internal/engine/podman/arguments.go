@@ -1,0 +1,149 @@
+package podman
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+
+	"bulkhead/internal/confine"
+	"bulkhead/internal/engine"
+	"bulkhead/internal/layout"
+)
+
+// Where Podman keeps what it writes: on a tmpfs of this one start.
+const (
+	scratchDir = "/tmp"
+	shmDir     = "/dev/shm"
+)
+
+// program is the shim's program inside the container: Init names it.
+func program(s *engine.Spec) string { return s.Init[0] }
+
+// preserved is how many descriptors go down to stage 2: the plan and the
+// status socket. Everything else comes with the order.
+const preserved = 2
+
+// arguments turns a Spec into Podman's command line. Mounts, network, command,
+// environment and limits are not in it: they are made by root, or come with
+// the order, see the package comment. What is here says no to everything that
+// Podman would add by itself.
+func arguments(s *engine.Spec, runtime, root, conf string) []string {
+	out := []string{
+		"podman",
+		"--root", scratchDir + "/store", "--runroot", scratchDir + "/run", "--tmpdir", scratchDir + "/tmp",
+		"--storage-driver", "vfs", // no image is stored; overlay would only probe the kernel
+		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "--log-level", "warn", "--runtime", runtime,
+		"run", "--detach", "--name", s.Name,
+		"--preserve-fds", strconv.Itoa(preserved),
+		"--log-driver", "none", // the order brings stdin, stdout and stderr
+		"--pull", "never", "--image-volume", "ignore", "--no-healthcheck", "--systemd", "false", "--sdnotify", "ignore",
+		"--unsetenv-all", "--passwd=false", "--no-hosts", "--dns", "none", "--umask", "0022",
+		"--read-only", "--read-only-tmpfs=false",
+		"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
+		"--security-opt", "seccomp=" + filepath.Join(conf, seccompFile(s.Role)),
+		"--network", "host", // the one that the launcher made for this container, not the host's
+		"--ipc", "private", "--pid", "private", "--uts", "private", "--cgroupns", "private",
+		"--hostname", s.Hostname,
+		"--user", fmt.Sprintf("%d:%d", s.User.ID, s.User.ID),
+		"--workdir", "/",
+	}
+	if runtime == "crun" {
+		out = append(out, "--cgroups", "disabled") // runc does not know it, and finds none to write to
+	}
+	l := s.Limits.WithDefaults()
+	out = append(
+		out, "--ulimit", fmt.Sprintf("nofile=%d:%d", l.NoFile, l.NoFile),
+		"--ulimit", fmt.Sprintf("core=%d:%d", l.CoreBytes, l.CoreBytes),
+	)
+	for _, m := range inner(s) {
+		one := fmt.Sprintf("%d:%d:1", m.Inside, m.Host)
+		out = append(out, "--uidmap", one, "--gidmap", one)
+	}
+	return append(out, "--rootfs", root, program(s), "stage2", "3")
+}
+
+// inner maps the container's ids to those of Podman's own user namespace,
+// where every id of the Spec has its inside number. The one that the OCI
+// runtime takes for root comes first.
+func inner(s *engine.Spec) []engine.IDMap {
+	out := []engine.IDMap{{Inside: 0, Host: layout.EngineID}}
+	for _, m := range s.User.Map {
+		if m.Inside != layout.EngineID {
+			out = append(out, engine.IDMap{Inside: m.Inside, Host: m.Inside})
+		}
+	}
+	slices.SortFunc(out, func(a, b engine.IDMap) int { return int(a.Inside) - int(b.Inside) })
+	return out
+}
+
+// outer maps the ids of Podman's user namespace to the host's: the account as
+// user 0, and what the Spec maps.
+func outer(s *engine.Spec, account uint32) []syscall.SysProcIDMap {
+	out := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(account), Size: 1}}
+	for _, m := range s.User.Map {
+		out = append(out, syscall.SysProcIDMap{ContainerID: int(m.Inside), HostID: int(m.Host), Size: 1})
+	}
+	return out
+}
+
+// environment is Podman's. The first two tell it that its user namespace is
+// made already, as `podman unshare` does for its children.
+func environment(account uint32, conf string) []string {
+	id := strconv.FormatUint(uint64(account), 10)
+	return []string{
+		"_CONTAINERS_USERNS_CONFIGURED=done", "_CONTAINERS_ROOTLESS_UID=" + id, "_CONTAINERS_ROOTLESS_GID=" + id,
+		"PATH=" + searchPath,
+		"HOME=" + scratchDir, "TMPDIR=" + scratchDir, "XDG_RUNTIME_DIR=" + scratchDir, "XDG_CONFIG_HOME=" + scratchDir,
+		"CONTAINERS_CONF=" + filepath.Join(conf, containersConf), "CONTAINERS_STORAGE_CONF=" + filepath.Join(conf, storageConf),
+		"CONTAINERS_REGISTRIES_CONF=/dev/null",
+	}
+}
+
+const (
+	containersConf = "containers.conf"
+	storageConf    = "storage.conf"
+)
+
+func seccompFile(r engine.Role) string { return "seccomp-" + string(r) + ".json" }
+
+// Files gives what root writes for Podman, by file name.
+func Files() (map[string]string, error) {
+	out := map[string]string{
+		// Everything that a host's own files could say is said here: with
+		// CONTAINERS_CONF set they are not read (containers.conf(5)).
+		containersConf: `[containers]
+annotations = []
+apparmor_profile = "unconfined"
+default_capabilities = []
+default_sysctls = []
+devices = []
+dns_servers = []
+env = []
+env_host = false
+http_proxy = false
+init = false
+keyring = false
+label = false
+no_hosts = true
+volumes = []
+[engine]
+cgroup_manager = "cgroupfs"
+events_logger = "none"
+hooks_dir = []
+no_pivot_root = false
+[network]
+network_backend = "cni"
+`,
+		storageConf: "[storage]\ndriver = \"vfs\"\n",
+	}
+	for _, r := range []engine.Role{engine.RoleRuntime, engine.RoleGateway} {
+		profile, err := confine.OCIProfile(r)
+		if err != nil {
+			return nil, err
+		}
+		out[seccompFile(r)] = string(profile)
+	}
+	return out, nil
+}
