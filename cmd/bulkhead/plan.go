@@ -53,6 +53,7 @@ func (a *app) plan(ctx context.Context, file string) error {
 	fmt.Fprintf(a.out, "Team %s: what `bulkhead up` would do%s\n\n", m.Team, against)
 	a.changes(res.Changes, heads)
 	a.missing(res.MissingLayers)
+	a.showGrants(res.Grants, "\nTemporary destinations, which stay as they are:\n")
 	for _, c := range res.Changes {
 		if c.Action != wire.ActionKeep {
 			a.next("`sudo bulkhead up` puts it in force")

@@ -51,6 +51,15 @@ func workResults(t *testing.T) map[string]any {
 		SchemaVersion: 1, Team: "pair", Agent: "writer", What: "evil.example:443", Kind: "destination", Verdict: wire.WhyDenied, Layer: deny.LayerEgress, Code: deny.NotListed,
 		Rule: "evil.example is not in the egress list of agent writer", Mend: `add "evil.example:443" to agents.writer.egress in bulkhead.yaml`, Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.7")},
 	}
+	grant := wire.Grant{Target: "files.example.com:443", Until: at.Add(time.Hour), Once: true, At: at, By: 0}
+	out[wire.VerbAllow] = wire.AllowResult{
+		SchemaVersion: 1, Team: "pair", Agent: "writer", Grant: grant, Pinned: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:443")},
+		Witness: "nftables: 1 addresses in the set of bh-pair-writer; the gateway took it",
+	}
+	used := grant
+	used.Spent = true
+	out[wire.VerbGrants] = wire.GrantsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentGrants{{Agent: "writer", Grants: []wire.Grant{grant, used}}}}
+	out[wire.VerbRevoke] = wire.GrantsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentGrants{}}
 	return out
 }
 
@@ -61,6 +70,9 @@ func TestWhatTheCommandsOfDailyWorkShow(t *testing.T) {
 		args []string
 	}{
 		{"denials", []string{"denials", "writer"}},
+		{"allow", []string{"allow", "writer", "files.example.com:443", "--for", "1h"}},
+		{"allow-list", []string{"allow", "--list"}},
+		{"revoke", []string{"revoke", "writer", "files.example.com:443"}},
 		{"why", []string{"why", "writer", "evil.example:443"}},
 		{"egress-suggest", []string{"egress", "suggest", "writer"}},
 	} {

@@ -112,6 +112,9 @@ func (a Agent) ShimSocket(container string) string {
 	return filepath.Join(a.Control(), container+".sock")
 }
 
+// GrantsSocket is where the warden tells the gateway of temporary destinations.
+func (a Agent) GrantsSocket() string { return filepath.Join(a.Control(), "grants.sock") }
+
 // GatewayDir is mounted read-only into the runtime; it holds gateway.sock.
 func (a Agent) GatewayDir() string { return filepath.Join(a.Run, "gateway") }
 

@@ -60,8 +60,9 @@ func (u *upstream) seen() string {
 func start(t testing.TB) (*upstream, string) {
 	t.Helper()
 	u := &upstream{}
+	policy := dial.NewPolicy(&team.Agent{Name: "writer", Egress: []team.Destination{{Host: "api.example.com", Port: 80}}})
 	p := New(Config{
-		Policy: dial.NewPolicy(&team.Agent{Name: "writer", Egress: []team.Destination{{Host: "api.example.com", Port: 80}}}),
+		Policy: func() *dial.Policy { return policy },
 		Dial:   u.dial, Record: func(string, record.Verdict, *deny.Reason) {},
 	})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")

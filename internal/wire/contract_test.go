@@ -45,6 +45,7 @@ func TestProtocolContract(t *testing.T) {
 		{WardenProtocol, WardenVersion},
 		{ShimProtocol, ShimVersion},
 		{GatewayProtocol, GatewayVersion},
+		{GrantsProtocol, GrantsVersion},
 		{DialerProtocol, DialerVersion},
 		{PinProtocol, PinVersion},
 		{ResolverProtocol, ResolverVersion},
@@ -63,6 +64,10 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbRun, RunRequest{Team: "pair", Agent: "writer", Exec: ExecRequest{Argv: []string{"true"}}})
 	w(VerbExec, AgentExec{Team: "pair", Agent: "writer", Container: "runtime", Exec: exec})
 	w(VerbDenials, AgentRequest{Team: "pair", Agents: []string{"writer"}})
+	w(VerbAllow, AllowRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443", For: time.Hour, Once: true})
+	w(VerbRevoke, RevokeRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443"})
+	w(VerbGrants, AgentRequest{Team: "pair"})
+	w(VerbWatch, WatchRequest{Team: "pair", Agent: "writer"})
 	w(VerbWhy, WhyRequest{Team: "pair", Agent: "writer", What: "evil.example:443"})
 	w(VerbShutdown, struct{}{})
 	w(VerbProgress, Progress{Agent: "writer", Step: "starting"})
@@ -81,6 +86,7 @@ func TestProtocolContract(t *testing.T) {
 		Token:     "t",
 		Listeners: []Listener{{Address: "11.77.0.5:443", Target: "api.example.com:443"}, {Address: "127.0.0.1:3128"}},
 	})
+	add(GrantsProtocol, GrantsVersion, 1, VerbGrants, Grants{Grants: []Grant{{Target: "files.example.com:443", Until: expires, Once: true, Spent: true, At: expires}}})
 	d := func(verb string, body any) { add(DialerProtocol, DialerVersion, 1, verb, body) }
 	d(VerbDial, DialRequest{Host: "api.example.com", Port: 443})
 	d(VerbConnected, Connected{Address: netip.MustParseAddrPort("203.0.113.7:443")})

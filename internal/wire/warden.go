@@ -22,11 +22,15 @@ const (
 	VerbVerify   = "verify"   // [VerifyRequest] -> evidence.Report
 	VerbRun      = "run"      // [RunRequest]: a one-off container -> as VerbExec
 	VerbDenials  = "denials"  // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
+	VerbAllow    = "allow"    // [AllowRequest] -> [AllowResult]
+	VerbRevoke   = "revoke"   // [RevokeRequest] -> [GrantsResult]: what is left
+	VerbWatch    = "watch"    // [WatchRequest] -> VerbStarted, then VerbEvent with a record.Record each, until the operator leaves
 	VerbWhy      = "why"      // [WhyRequest] -> [WhyResult]; changes nothing
 	VerbShutdown = "shutdown" // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
 
 	VerbProgress = "progress" // [Progress]
+	VerbEvent    = "event"    // record.Record, unasked
 	VerbResult   = "result"
 )
 
@@ -141,6 +145,8 @@ type PlanResult struct {
 	Team          string   `json:"team"`
 	Changes       []Change `json:"changes"`
 	MissingLayers []string `json:"missingLayers,omitempty"`
+	// Grants are temporary destinations, which up leaves as they are.
+	Grants []AgentGrants `json:"grants,omitempty"`
 }
 
 // ApplyResult is what up did.
@@ -175,6 +181,7 @@ type AgentStatus struct {
 	Containers []ContainerStatus `json:"containers"`
 	Layers     []LayerStatus     `json:"layers"`
 	Restarts   int               `json:"restarts"`
+	Grants     []Grant           `json:"grants,omitempty"` // temporary destinations
 }
 
 // ContainerStatus is one container.

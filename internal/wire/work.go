@@ -42,6 +42,12 @@ type DenialWitness struct {
 	Problem        string               `json:"problem,omitempty"`
 }
 
+// WatchRequest asks for events; empty fields mean all.
+type WatchRequest struct {
+	Team  string `json:"team,omitempty"`
+	Agent string `json:"agent,omitempty"`
+}
+
 // WhyRequest asks whether an agent may do something.
 type WhyRequest struct {
 	Team  string `json:"team"`

@@ -3,7 +3,10 @@ package system
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	"bulkhead/internal/deny"
@@ -114,6 +117,223 @@ func TestDenialsAreSeenExplainedAndSuggested(t *testing.T) {
 				t.Error(out)
 			}
 		})
+		c.Run(t, "down")
+	})
+}
+
+// echo sends back what it gets, until the test ends.
+func echo(t *testing.T, address string) {
+	t.Helper()
+	ln, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { _ = c.Close() })
+			work.Go(func() { _, _ = io.Copy(c, c) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); work.Wait() })
+}
+
+func TestATemporaryDestination(t *testing.T) {
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		stage.Sh(t, `
+for p in 8081 8082 8083; do busybox httpd -p 203.0.113.10:$p -h /srv/www; done`)
+		echo(t, "203.0.113.11:9000")
+		c.Run(t, "up")
+		get := func(port int) bool {
+			r := c.Try(t, "exec", "writer", "--", "wget", "-q", "-O", "-", fmt.Sprintf("http://listed.example:%d/", port))
+			return r.Exit == 0 && r.Stdout == "hello from outside\n"
+		}
+		kernelHas := func(port int) bool {
+			return strings.Contains(stage.Sh(t, "nft list table inet bulkhead"), fmt.Sprintf(". %d timeout", port))
+		}
+		if get(8081) {
+			t.Fatal("it is reached before it is allowed")
+		}
+		t.Run("is reached once the command has ended well", func(t *testing.T) {
+			r := jsonOf[wire.AllowResult](t, c, "allow", "writer", "listed.example:8081", "--for", "1h")
+			if len(r.Pinned) != 1 || r.Pinned[0].String() != "203.0.113.10:8081" || !kernelHas(8081) {
+				t.Errorf("%+v\n%s", r, stage.Sh(t, "nft list table inet bulkhead"))
+			}
+			if !get(8081) {
+				t.Error(c.Run(t, "denials", "writer"))
+			}
+			if get(8082) {
+				t.Error("another port is open as well")
+			}
+			if r := c.Try(t, "exec", "reviewer", "--", "wget", "-q", "-O", "-", "http://listed.example:8081/"); r.Exit == 0 {
+				t.Error("another agent has it as well")
+			}
+		})
+		t.Run("is shown by status, plan, list and why", func(t *testing.T) {
+			for _, args := range [][]string{{"status"}, {"plan"}, {"allow", "--list"}, {"why", "writer", "listed.example:8081"}} {
+				if out := c.Run(t, args...); !strings.Contains(out, "listed.example:8081") || args[0] == "why" && !strings.Contains(out, "temporary") {
+					t.Errorf("%v: %s", args, out)
+				}
+			}
+		})
+		t.Run("survives the warden and a restart of the agent", func(t *testing.T) {
+			pid := stage.Sh(t, "pgrep -x bulkhead-warden")
+			stage.Sh(t, "kill -9 "+pid)
+			c.Run(t, "up")
+			if !get(8081) {
+				t.Error("gone with the warden")
+			}
+			c.Run(t, "restart", "writer")
+			if !get(8081) {
+				t.Error("gone with the agent's processes")
+			}
+		})
+		t.Run("ends by itself, in kernel and gateway", func(t *testing.T) {
+			c.Run(t, "allow", "writer", "listed.example:8082", "--for", "2s")
+			if !get(8082) || !kernelHas(8082) {
+				t.Error("not reached")
+			}
+			stage.Until(t, "it is over", func() bool { return !get(8082) && !kernelHas(8082) })
+			if out := c.Run(t, "allow", "--list"); strings.Contains(out, "8082") {
+				t.Error(out)
+			}
+			stage.Until(t, "the denial is recorded", func() bool {
+				return denied(t, c, "writer", func(d wire.Denial) bool { return d.Target == "listed.example:8082" })
+			})
+		})
+		t.Run("ends by itself while no warden runs", func(t *testing.T) {
+			c.Run(t, "allow", "writer", "listed.example:8082", "--for", "4s")
+			if !get(8082) {
+				t.Error("not reached")
+			}
+			stage.Sh(t, "kill -9 $(pgrep -x bulkhead-warden)")
+			if !kernelHas(8082) {
+				t.Error("the kernel needs the warden to go on")
+			}
+			stage.Until(t, "it is over", func() bool { return !kernelHas(8082) })
+			c.Run(t, "up")
+			if get(8082) {
+				t.Error("still open")
+			}
+		})
+		t.Run("once is once", func(t *testing.T) {
+			c.Run(t, "allow", "writer", "listed.example:8083", "--once")
+			if !get(8083) {
+				t.Error("not reached")
+			}
+			if get(8083) {
+				t.Error("reached twice")
+			}
+			if out := c.Run(t, "allow", "--list"); !strings.Contains(out, "once (used)") {
+				t.Error(out)
+			}
+		})
+		t.Run("revoking cuts what is open", func(t *testing.T) {
+			c.Run(t, "allow", "writer", "203.0.113.11:9000", "--for", "1h")
+			c.Run(t, "exec", "writer", "--", "setsid", "sh", "-c", `(printf 'CONNECT 203.0.113.11:9000 HTTP/1.1\r\nHost: 203.0.113.11:9000\r\n\r\n'
+while sleep 0.1; do echo tick || exit; done) | nc 127.0.0.1 3128 > /workspace/echo 2>&1 &`)
+			ticks := func() string { return c.Run(t, "exec", "writer", "--", "grep", "-c", "tick", "/workspace/echo") }
+			stage.Until(t, "the tunnel carries data", func() bool {
+				return c.Try(t, "exec", "writer", "--", "grep", "-q", "tick", "/workspace/echo").Exit == 0
+			})
+			c.Run(t, "revoke", "writer", "203.0.113.11:9000")
+			had := ticks()
+			stage.Sh(t, "sleep 1")
+			if now := ticks(); now != had {
+				t.Errorf("%s ticks at the revocation, %s a second later", had, now)
+			}
+			c.Run(t, "revoke", "writer", "--all")
+			if get(8081) {
+				t.Error("still open after revoke --all")
+			}
+		})
+		t.Run("what makes no sense is refused and changes nothing", func(t *testing.T) {
+			for _, args := range [][]string{
+				{"allow", "writer", "*.example.com:443", "--for", "1h"},
+				{"allow", "writer", "dns.example:53", "--for", "1h"},
+				{"allow", "writer", "listed.example:8080", "--for", "1h"}, // in the manifest
+				{"allow", "writer", "listed.example:8081", "--for", "1000h"},
+				{"allow", "writer", "listed.example:8081"},
+				{"allow", "nobody", "listed.example:8081", "--for", "1h"},
+				{"allow", "writer", "unresolvable.invalid:443", "--for", "1h"},
+				{"revoke", "writer", "never.example:443"},
+			} {
+				if r := c.Try(t, args...); r.Exit == 0 || !strings.Contains(r.Stderr, "to mend") {
+					t.Errorf("%v: %s", args, r)
+				}
+			}
+			if out := c.Run(t, "allow", "--list"); !strings.Contains(out, "Nothing is allowed") {
+				t.Error(out)
+			}
+			c.Run(t, "stop", "writer")
+			if r := c.Try(t, "allow", "writer", "listed.example:8081", "--for", "1h"); r.Exit == 0 {
+				t.Errorf("allowed for an agent that does not run: %s", r)
+			}
+			c.Run(t, "up")
+		})
+		t.Run("down ends it", func(t *testing.T) {
+			c.Run(t, "allow", "writer", "listed.example:8081", "--for", "1h")
+			c.Run(t, "down")
+			c.Run(t, "up")
+			if get(8081) {
+				t.Error("still open")
+			}
+		})
+		c.Run(t, "down")
+	})
+}
+
+func TestWatchShowsWhatHappensAsItHappens(t *testing.T) {
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		c.Run(t, "up")
+		stage.Sh(t, "cd "+c.Dir+"; for f in all writer; do a=; [ $f = all ] || a=$f; "+c.Bin+"/bulkhead watch $a --json >/srv/watch-$f 2>&1 & echo $! >/srv/pid-$f; disown; done; sleep 1")
+		has := func(file string, words ...string) func() bool {
+			return func() bool {
+				for line := range strings.Lines(stage.Sh(t, "cat /srv/watch-"+file)) {
+					all := true
+					for _, w := range words {
+						all = all && strings.Contains(line, w)
+					}
+					if all {
+						return true
+					}
+				}
+				return false
+			}
+		}
+		c.Try(t, "exec", "writer", "--", "wget", "-q", "-O", "-", "http://unlisted.example:8080/")
+		c.Run(t, "exec", "writer", "--", "wget", "-q", "-O", "-", "http://listed.example:8080/")
+		stage.Until(t, "a denial is shown", has("all", `"agent":"writer"`, `"denied"`, "unlisted.example:8080"))
+		stage.Until(t, "a decision is shown", has("writer", `"agent":"writer"`, `"allowed"`, "listed.example:8080"))
+		c.Run(t, "restart", "reviewer")
+		stage.Until(t, "a restart is shown", has("all", `"agent":"reviewer"`, "stopped"))
+		stage.Until(t, "a start is shown", has("all", `"agent":"reviewer"`, "ready"))
+		stage.Sh(t, fmt.Sprintf("kill -9 %d", stage.Container(t, c.Agent(t, "writer"), "runtime").PID))
+		stage.Until(t, "an end is shown", has("writer", `"lifecycle"`, "runtime ended"))
+		stage.Until(t, "its restart is shown", has("writer", `"lifecycle"`, "restarting"))
+		stage.Sh(t, "nft delete table inet bulkhead")
+		stage.Until(t, "a repair is shown", has("writer", `"repair"`, "inet bulkhead"))
+		stage.Sh(t, "kill -9 $(pgrep -x bulkhead-warden)")
+		c.Run(t, "up")
+		stage.Until(t, "the watch goes on with the next warden", func() bool {
+			c.Run(t, "restart", "writer")
+			return has("writer", `"lifecycle"`, "stopped")()
+		})
+		if has("writer", `"reviewer"`)() {
+			t.Error("the watch of one agent shows another")
+		}
+		for _, f := range []string{"all", "writer"} {
+			stage.Sh(t, "kill -INT $(cat /srv/pid-"+f+")")
+		}
+		stage.Until(t, "an interrupt ends it", func() bool { return stage.Sh(t, "pgrep -fc 'bulkhead watc[h]' || true") == "0\n" })
 		c.Run(t, "down")
 	})
 }

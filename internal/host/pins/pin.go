@@ -14,6 +14,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
+	"bulkhead/internal/host/nft"
 	"bulkhead/internal/resolver"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -25,13 +26,25 @@ const maxAddresses = 8
 // lookupTimeout is a little more than the resolver's own.
 const lookupTimeout = resolver.LookupTimeout + time.Second
 
+// onceTTL is how long the kernel lets new connections to a destination begin
+// that is granted for one: it knows addresses, not how many came before.
+const onceTTL = 10 * time.Second
+
+// asker is who wants a pin.
+type asker bool
+
+const (
+	dialers   asker = false
+	operators asker = true // an acknowledgement: it uses no grant up
+)
+
 // attempts is how often a request is tried anew when the policy changes below it.
 const attempts = 5
 
 // pin answers one request.
-func (s *Server) pin(ctx context.Context, a *agent, q wire.DialRequest) (wire.Pinned, *deny.Reason) {
+func (s *Server) pin(ctx context.Context, a *agent, q wire.DialRequest, by asker) (wire.Pinned, *deny.Reason) {
 	for range attempts {
-		out, reason, done := s.tryPin(ctx, a, q)
+		out, reason, done := s.tryPin(ctx, a, q, by)
 		if done {
 			return out, reason
 		}
@@ -41,7 +54,7 @@ func (s *Server) pin(ctx context.Context, a *agent, q wire.DialRequest) (wire.Pi
 
 // tryPin is the whole way from a request to the kernel. It is not done when
 // the policy was replaced before the pin was made.
-func (s *Server) tryPin(ctx context.Context, a *agent, q wire.DialRequest) (_ wire.Pinned, _ *deny.Reason, done bool) {
+func (s *Server) tryPin(ctx context.Context, a *agent, q wire.DialRequest, by asker) (_ wire.Pinned, _ *deny.Reason, done bool) {
 	policy := a.policy.Load()
 	v, reason := s.decide(ctx, policy, q)
 	if reason != nil {
@@ -52,13 +65,44 @@ func (s *Server) tryPin(ctx context.Context, a *agent, q wire.DialRequest) (_ wi
 		out.Addresses = append(out.Addresses, netip.AddrPortFrom(addr, q.Port))
 	}
 
+	grant, granted := policy.Granted(q.Host, q.Port)
+	if granted && grant.Once && by == dialers {
+		if !a.spend(v.target, grant) {
+			grant.Spent = true
+			_, reason := policy.With([]wire.Grant{grant}).Check(q.Host, q.Port)
+			return wire.Pinned{}, reason, true
+		}
+		defer func() {
+			if done && s.cfg.Spent != nil {
+				s.cfg.Spent(a.account, grant)
+			} else if !done {
+				a.unspend(v.target, grant)
+			}
+		}()
+	}
+	return s.commit(a, policy, q, v, out)
+}
+
+// commit makes the pin in the kernel, unless the policy was replaced.
+func (s *Server) commit(a *agent, policy *dial.Policy, q wire.DialRequest, v verdict, out wire.Pinned) (_ wire.Pinned, _ *deny.Reason, done bool) {
+	ttl, flow := s.cfg.TTL, max(nft.FlowTimeout, s.cfg.TTL)
+	if g, ok := policy.Granted(q.Host, q.Port); ok {
+		flow = time.Until(g.Until)
+		ttl = min(ttl, flow)
+		if g.Once {
+			ttl = min(ttl, onceTTL)
+		}
+		if ttl <= 0 {
+			return wire.Pinned{}, nil, false // it has just ended: the policy says how
+		}
+	}
 	a.policyMu.RLock() // SetPolicy waits until the pin is where it can revoke it
 	defer a.policyMu.RUnlock()
 	if a.policy.Load() != policy { // it changed meanwhile: from the start
 		return wire.Pinned{}, nil, false
 	}
-	out.Expires = time.Now().Add(s.cfg.TTL)
-	if err := s.cfg.Table.Pin(a.account, v.target, out.Addresses, s.cfg.TTL); err != nil {
+	out.Expires = time.Now().Add(ttl)
+	if err := s.cfg.Table.PinFor(a.account, v.target, out.Addresses, ttl, flow); err != nil {
 		return wire.Pinned{}, pinFailed(v.target, err), true
 	}
 	return out, nil, true

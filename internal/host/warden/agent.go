@@ -37,6 +37,7 @@ type agentRun struct {
 	launcher *launcher.Client
 	dialer   *process
 	run      runState
+	grants   grantBook
 
 	mu       sync.Mutex // guards what follows
 	want     bool       // should run
@@ -278,7 +279,14 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return fmt.Errorf("warden: %w", err)
 	}
 	defer func() { _ = lf.Close() }()
-	cf, err := sealed("gateway-config", gatewayConfig(&a.Agent, a.run.Token))
+	gf, err := a.grantsListener()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = gf.Close() }()
+	cfg := gatewayConfig(&a.Agent, a.run.Token)
+	cfg.Grants = a.grants.all()
+	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err
 	}
@@ -288,8 +296,8 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return err
 	}
 	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
-		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimService, Command: spec.Command, Dir: spec.Dir, PassFiles: 2,
-	}}, lf, cf)
+		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimService, Command: spec.Command, Dir: spec.Dir, PassFiles: 3,
+	}}, lf, cf, gf)
 }
 
 // launch starts a container whose processes are found by its cgroup later on:

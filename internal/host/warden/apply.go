@@ -182,7 +182,7 @@ func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanRes
 	if err != nil {
 		return nil, err
 	}
-	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost}, nil
+	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost, Grants: w.openGrants(r.manifest.Team)}, nil
 }
 
 // apply makes the host as the manifest says.

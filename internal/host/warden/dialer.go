@@ -30,7 +30,7 @@ func (a *agentRun) ensureDialer() error {
 	if err != nil {
 		return err
 	}
-	if err := a.w.pins.Add(a.Place.Account, a.IDs.Dialer, pin, dial.NewPolicy(a.Want)); err != nil {
+	if err := a.w.pins.Add(a.Place.Account, a.IDs.Dialer, pin, a.policy()); err != nil {
 		_ = pin.Close()
 		return err
 	}
@@ -89,7 +89,8 @@ func (a *agentRun) startDialer() (*process, error) {
 
 func gatewayConfig(a *host.Agent, token string) gatewayconfig.Config {
 	return gatewayconfig.Config{
-		Team: a.Place.Team, Agent: a.Place.Name, Token: token, Egress: a.Want.Egress, Hosts: a.Want.Hosts,
+		TakesGrants: true,
+		Team:        a.Place.Team, Agent: a.Place.Name, Token: token, Egress: a.Want.Egress, Hosts: a.Want.Hosts,
 		DialerSocket: insideDialer + "/dialer.sock",
 	}
 }

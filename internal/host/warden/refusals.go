@@ -78,6 +78,11 @@ func (f *refusals) forget(account string) {
 // kind is logged: an agent must not be able to fill the warden's log.
 func (w *Warden) pinDenied(acct string, r *deny.Reason) {
 	if w.refused.add(acct, r, time.Now()) {
+		for _, a := range w.everyAgent() {
+			if a.Place.Account == acct {
+				a.event(record.Egress, record.Denied, r.What, "by the warden", r)
+			}
+		}
 		w.log.Info("pin denied", "kind", record.Egress, "account", acct, "what", r.What, "code", r.Code, "why", r.Why, "mend", r.Mend)
 	}
 }

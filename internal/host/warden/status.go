@@ -92,6 +92,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		Agent: a.Place.Name, Account: a.Place.Account, Range: a.IDs.String(), Restarts: restarts, Why: problem,
 		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
 	}
+	s.Grants = a.grants.open(time.Now())
 	all := true
 	some := false
 	for _, c := range a.containers(ctx) {

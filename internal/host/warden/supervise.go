@@ -9,6 +9,7 @@ import (
 
 	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/record"
 	"bulkhead/internal/team"
 )
 
@@ -63,7 +64,11 @@ func (a *agentRun) halt(ctx context.Context) error {
 	a.release()
 	a.procs.Lock()
 	defer a.procs.Unlock()
-	return a.takeDown(ctx)
+	err := a.takeDown(ctx)
+	if err == nil {
+		a.event(record.Life, record.Allowed, "", "stopped", nil)
+	}
+	return err
 }
 
 func (a *agentRun) supervise(ctx context.Context, settle func()) {
@@ -81,21 +86,25 @@ func (a *agentRun) supervise(ctx context.Context, settle func()) {
 		}
 		settle()
 		if err == nil {
+			a.event(record.Life, record.Allowed, "", "ready", nil)
 			why = a.watch(ctx)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		a.note(why)
+		a.event(record.Life, record.Failed, "", why, nil)
 		a.w.log.Warn("agent needs a restart", "team", a.Place.Team, "agent", a.Place.Name, "why", why)
 		wait, ok := a.backoff(time.Now())
 		if !ok {
 			a.note(fmt.Sprintf("restarted %d times in %s and given up; the last time because: %s; look at `bulkhead logs %s`, then `bulkhead restart %s`",
 				maxRestarts, restartWindow, why, a.Place.Name, a.Place.Name))
+			a.event(record.Life, record.Failed, "", "restarted too often and given up", nil)
 			a.w.log.Error("agent given up", "team", a.Place.Team, "agent", a.Place.Name, "why", why)
 			<-ctx.Done()
 			return
 		}
+		a.event(record.Life, record.Allowed, "", "restarting in "+wait.String(), nil)
 		pause(ctx, wait)
 	}
 }

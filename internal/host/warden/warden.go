@@ -39,6 +39,7 @@ import (
 	"bulkhead/internal/host/pins"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/record"
 	"bulkhead/internal/resolver"
 )
 
@@ -74,6 +75,7 @@ type Warden struct {
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
 	refused  *refusals
+	events   *events
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
 	groupRoot string
@@ -132,11 +134,12 @@ func Run(ctx context.Context, cfg Config) error {
 	w.watchTable()
 	w.watchResolverFiles()
 	w.watchIdle()
+	w.watchGrants()
 	return w.serve(ln)
 }
 
 func open(ctx context.Context, cfg Config) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), unreadable: map[string]error{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err
@@ -149,7 +152,7 @@ func open(ctx context.Context, cfg Config) (*Warden, error) {
 	}
 	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger}
 	w.resolver = resolver.NewClient(w.resolverSocket())
-	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied})
+	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent})
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	return w, nil
 }
@@ -263,9 +266,11 @@ func (w *Warden) restoreTable() {
 	}
 	if err := w.table.Restore(w.ctx); err != nil {
 		w.log.Error("nftables were changed by somebody else and could not be restored", "error", err)
+		w.events.emit(record.Record{Kind: record.Repair, Verdict: record.Failed, Target: "nftables table inet " + nft.Name, Detail: "it was changed by somebody else, and could not be restored: " + err.Error()})
 		return
 	}
 	w.log.Warn("nftables were changed by somebody else; restored", "table", nft.Name)
+	w.events.emit(record.Record{Kind: record.Repair, Verdict: record.Allowed, Target: "nftables table inet " + nft.Name, Detail: "it was changed by somebody else, and was restored"})
 }
 
 // pause waits for d or until ctx ends.
