@@ -129,17 +129,15 @@ func (s *server) launch(ctx context.Context, conn *wire.Conn, id uint64, r Launc
 	if err != nil {
 		return err
 	}
-	err = s.launched(conn, id, c)
+	over := c.proc.Done()
+	if c.answered != nil {
+		defer close(c.answered)
+		over = c.answered
+	}
 	if poolable(&r, len(files)-3) {
-		over := c.proc.Done()
-		if r.Wait {
-			answered := make(chan struct{})
-			defer close(answered)
-			over = answered
-		}
 		s.all.pool.refill(r.Spec, over)
 	}
-	if err != nil || !r.Wait {
+	if err := s.launched(conn, id, c, r.Wait); err != nil || !r.Wait {
 		return err
 	}
 	return s.exited(ctx, conn, id, c)
@@ -152,12 +150,15 @@ func send(conn *wire.Conn, id uint64, verb string, view Container, fd *os.File) 
 	return conn.Send(id, verb, view, fd)
 }
 
-// launched answers a launch.
-func (s *server) launched(conn *wire.Conn, id uint64, c *container) error {
+// launched answers a launch, in short or with everything.
+func (s *server) launched(conn *wire.Conn, id uint64, c *container, short bool) error {
 	// The end of a container closes its pidfd; sending and closing must not meet.
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	view, fd := c.view()
+	if short {
+		view = Container{Name: view.Name, State: view.State, Since: view.Since}
+	}
 	return send(conn, id, verbOK, view, fd)
 }
 
