@@ -122,7 +122,19 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 
 // launch starts a container, and waits for it when the client asked for that.
 func (s *server) launch(ctx context.Context, conn *wire.Conn, id uint64, r LaunchRequest, files []*os.File) error {
-	c, err := s.all.launch(r, files)
+	if !poolable(&r, len(files)-3) {
+		// Who asked may go before a slow start is over: then nobody knows of
+		// what is being started, and the next warden starts it anew.
+		asked, left := context.WithCancel(ctx)
+		defer left()
+		ctx = asked
+		s.wg.Go(func() {
+			defer left()
+			_, more, _ := conn.Recv() // nothing more comes; this notices the end
+			closeAll(more)
+		})
+	}
+	c, err := s.all.launch(ctx, r, files)
 	// The container has its copies. Whoever reads its output sees the end of
 	// that when the last of them closes, not when this connection does.
 	closeAll(files)
