@@ -75,3 +75,15 @@ func TestDoctorReadsThisHost(t *testing.T) {
 		}
 	}
 }
+
+func TestTheManPageNamesEveryCommand(t *testing.T) {
+	page, err := os.ReadFile("../../deploy/bulkhead.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range newRoot(&app{}).Commands() {
+		if !strings.Contains(string(page), c.Name()) {
+			t.Errorf("deploy/bulkhead.1 does not name %s", c.Name())
+		}
+	}
+}

@@ -100,7 +100,7 @@ func rulesFor(r engine.Role, a architecture) rules {
 }
 
 // Seal gives up starting programs, for the dialer and the resolver: called by
-// themselves once they run, since the second stage's own exec needs the call.
+// themselves once they run, since the exec that starts them needs the call.
 func Seal() error {
 	// The engine has set it already; a process that was started otherwise
 	// needs it for the call.

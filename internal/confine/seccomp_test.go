@@ -360,19 +360,3 @@ func FuzzFilterNeverAllowsAForeignFamily(f *testing.F) {
 		}
 	})
 }
-
-func TestMarshalledFilterIsTheSame(t *testing.T) {
-	f, err := ForRole(engine.RoleGateway)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := Unmarshal(f.Marshal())
-	if err != nil || !slices.Equal(got.raw, f.raw) {
-		t.Errorf("%v, %d instructions became %d", err, len(f.raw), len(got.raw))
-	}
-	for _, bad := range [][]byte{nil, make([]byte, 7), make([]byte, 8*maxInstructions+8)} {
-		if _, err := Unmarshal(bad); err == nil {
-			t.Errorf("%d bytes were taken for a filter", len(bad))
-		}
-	}
-}

@@ -240,6 +240,14 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 		if t.port != 80 {
 			pr.Out.Host = t.String()
 		}
+		// After a switch of protocols nothing is checked any more. WebSocket has
+		// no other host inside; h2c, which some servers take, has one in every
+		// request (RFC 7540, 3.2).
+		if u := pr.Out.Header.Get("Upgrade"); u != "" && !strings.EqualFold(u, "websocket") {
+			pr.Out.Header.Del("Upgrade")
+			pr.Out.Header.Del("Connection")
+			pr.Out.Header.Del("HTTP2-Settings")
+		}
 	}
 }
 

@@ -108,7 +108,7 @@ func (b *bench) run(s engine.Spec, change ...func(*cell.Options)) (string, cell.
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	opt := cell.Options{Program: b.program, Cgroups: b.groups, Stdout: w, Stderr: w}
+	opt := cell.Options{Cgroups: b.groups, Stdout: w, Stderr: w}
 	for _, c := range change {
 		c(&opt)
 	}
@@ -236,7 +236,7 @@ func TestLinkInTheHomeRedirectsNothing(t *testing.T) {
 		}
 		fails := func(what string, s engine.Spec, want string) {
 			t.Helper()
-			p, err := cell.Start(s, cell.Options{Program: b.program, Cgroups: b.groups})
+			p, err := cell.Start(s, cell.Options{Cgroups: b.groups})
 			if err == nil {
 				_ = p.Kill()
 				_ = p.Close()
@@ -255,6 +255,13 @@ func TestLinkInTheHomeRedirectsNothing(t *testing.T) {
 		s = b.spec("missing", "true")
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountTmpfs, Target: "/nowhere", Size: 1 << 20})
 		fails("missing mount point", s, "no mount point /nowhere")
+		for want, change := range map[string]func(*engine.Spec){
+			"is for engine": func(s *engine.Spec) { s.Engine = engine.Podman }, "uses none": func(s *engine.Spec) { s.OCIRuntime = "crun" },
+		} {
+			s = b.spec("other", "true")
+			change(&s)
+			fails("a container of another engine", s, want)
+		}
 		s = b.spec("off", "true")
 		s.Off = []engine.Mechanism{engine.MechSeccomp}
 		fails("a mechanism off in what is no decoy", s, "only a decoy")

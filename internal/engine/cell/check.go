@@ -65,6 +65,17 @@ func Check(s *engine.Spec) error {
 	return nil
 }
 
+// checkOurs refuses what another engine shall start.
+func checkOurs(s *engine.Spec) error {
+	if s.Engine != "" && s.Engine != engine.Cell {
+		return fmt.Errorf("cell: container %s/%s/%s is for engine %q", s.Team, s.Agent, s.Name, s.Engine)
+	}
+	if s.OCIRuntime != "" {
+		return fmt.Errorf("cell: container %s/%s/%s names OCI runtime %q: this engine uses none", s.Team, s.Agent, s.Name, s.OCIRuntime)
+	}
+	return nil
+}
+
 func checkUser(s *engine.Spec, bad func(string, ...any)) {
 	confinedByMap := s.Role == engine.RoleRuntime || s.Role == engine.RoleGateway || s.Role == engine.RoleRun
 	if len(s.User.Map) == 0 {

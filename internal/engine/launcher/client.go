@@ -238,8 +238,8 @@ func (c *Client) Launch(ctx context.Context, r LaunchRequest, files ...*os.File)
 }
 
 // Run is Launch and Wait in one, for one-off containers: started is called once
-// the command runs, and owns Container.PIDFD. When it fails, or ctx ends, the
-// container goes on: see [Client.Kill].
+// the command runs, with the container's name and pidfd, which it owns. When it
+// fails, or ctx ends, the container goes on: see [Client.Kill].
 func (c *Client) Run(ctx context.Context, r LaunchRequest, started func(Container) error, files ...*os.File) (cell.Exit, error) {
 	r.Wait = true
 	var exit cell.Exit

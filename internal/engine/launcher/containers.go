@@ -26,8 +26,11 @@ type container struct {
 	proc  *cell.Process
 	since time.Time
 	exit  cell.Exit
-	stdio bool            // it has the caller's descriptors
-	ended <-chan struct{} // closed when exit is set and everything is cleaned up
+	stdio bool // it has the caller's descriptors
+	// answered is closed when the client that waits for the end has it; nil when
+	// none does. Cleaning up comes after that.
+	answered chan struct{}
+	ended    <-chan struct{} // closed when exit is set and everything is cleaned up
 }
 
 func (c *container) running() bool {
@@ -82,8 +85,9 @@ func isName(n string) bool {
 	return true
 }
 
-// launch starts a container. files belong to the caller.
-func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, error) {
+// launch starts a container. files belong to the caller. A start that takes
+// long ends with ctx.
+func (cs *containers) launch(ctx context.Context, r LaunchRequest, files []*os.File) (*container, error) {
 	s := r.Spec
 	if !isName(s.Name) {
 		return nil, fmt.Errorf("launcher: %q is no name of a container", s.Name)
@@ -94,13 +98,16 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	if s.Network.Host {
 		return nil, errors.New("launcher: the host's network namespace is not here: dialer and resolver are started by the warden itself")
 	}
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if err := cs.reserve(s.Name, cancel); err != nil {
 		return nil, err
 	}
 	ended := make(chan struct{})
 	c := &container{spec: s, stdio: r.Stdio, ended: ended}
+	if r.Wait && r.Stdio {
+		c.answered = make(chan struct{})
+	}
 	// Not under the lock: Podman takes its time, and others must get answers.
 	done, err := cs.start(ctx, c, r, files)
 	cs.mu.Lock()
@@ -113,8 +120,7 @@ func (cs *containers) launch(r LaunchRequest, files []*os.File) (*container, err
 	cs.forget(s.Name)
 	cs.byName[s.Name] = c
 	go cs.follow(c, done, ended)
-	view, _ := c.view()
-	cs.tell(Event{Kind: EventStarted, Container: view})
+	cs.tell(EventStarted, c)
 	return c, nil
 }
 
@@ -149,7 +155,7 @@ func (cs *containers) start(ctx context.Context, c *container, r LaunchRequest, 
 			_ = finish()
 		}
 	}()
-	opt := cell.Options{Program: filepath.Join(cs.cfg.Programs, "bulkhead-shim"), Cgroups: cs.groups, Shim: r.Shim}
+	opt := cell.Options{Cgroups: cs.groups, Shim: r.Shim}
 	if r.Stdio {
 		if len(files) < 3 {
 			return nil, fmt.Errorf("launcher: stdio needs three descriptors, %d came", len(files))
@@ -264,6 +270,9 @@ func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() err
 func (cs *containers) follow(c *container, done func() error, ended chan struct{}) {
 	defer cs.wg.Done()
 	exit, err := c.proc.Wait()
+	if c.answered != nil {
+		<-c.answered
+	}
 	cs.orphans.Gone(c.proc.PID())
 	// What had no PID namespace of its own (the bare account, decoys) may have
 	// left processes behind.
@@ -282,8 +291,7 @@ func (cs *containers) follow(c *container, done func() error, ended chan struct{
 	for len(cs.order) > keep {
 		cs.forget(cs.order[0])
 	}
-	view, _ := c.view()
-	cs.tell(Event{Kind: EventExited, Container: view})
+	cs.tell(EventExited, c)
 }
 
 // forget drops the record of an ended container. mu is held.
@@ -300,8 +308,14 @@ func (cs *containers) forget(name string) {
 }
 
 // tell sends an event to every watcher. One that does not read loses its
-// connection rather than holding up everybody. mu is held.
-func (cs *containers) tell(e Event) {
+// connection rather than holding up everybody. A run that its own client waits
+// for is no news. mu is held.
+func (cs *containers) tell(kind EventKind, c *container) {
+	if c.answered != nil || len(cs.watch) == 0 {
+		return
+	}
+	view, _ := c.view()
+	e := Event{Kind: kind, Container: view}
 	for w := range cs.watch {
 		select {
 		case w <- e:
@@ -390,6 +404,16 @@ func (cs *containers) shutdown() error {
 	cs.wg.Wait()
 	errs = append(errs, cs.pool.close())
 	return errors.Join(errs...)
+}
+
+// settled waits until nothing is being started, or ctx ends.
+func (cs *containers) settled(ctx context.Context) {
+	for ctx.Err() == nil {
+		if _, starting := cs.alive(); !starting {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // alive gives what runs, and says whether something is being started.

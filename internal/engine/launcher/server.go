@@ -104,7 +104,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		}
 		return s.launch(ctx, conn, m.ID, r, files)
 	case verbList:
-		return s.list(conn, m.ID)
+		return s.list(ctx, conn, m.ID)
 	case verbWatch:
 		return s.watch(ctx, conn)
 	case verbShutdown:
@@ -122,24 +122,34 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 
 // launch starts a container, and waits for it when the client asked for that.
 func (s *server) launch(ctx context.Context, conn *wire.Conn, id uint64, r LaunchRequest, files []*os.File) error {
-	c, err := s.all.launch(r, files)
+	if !poolable(&r, len(files)-3) {
+		// Who asked may go before a slow start is over: then nobody knows of
+		// what is being started, and the next warden starts it anew.
+		asked, left := context.WithCancel(ctx)
+		defer left()
+		ctx = asked
+		s.wg.Go(func() {
+			defer left()
+			_, more, _ := conn.Recv() // nothing more comes; this notices the end
+			closeAll(more)
+		})
+	}
+	c, err := s.all.launch(ctx, r, files)
 	// The container has its copies. Whoever reads its output sees the end of
 	// that when the last of them closes, not when this connection does.
 	closeAll(files)
 	if err != nil {
 		return err
 	}
-	err = s.launched(conn, id, c)
+	over := c.proc.Done()
+	if c.answered != nil {
+		defer close(c.answered)
+		over = c.answered
+	}
 	if poolable(&r, len(files)-3) {
-		over := c.proc.Done()
-		if r.Wait {
-			answered := make(chan struct{})
-			defer close(answered)
-			over = answered
-		}
 		s.all.pool.refill(r.Spec, over)
 	}
-	if err != nil || !r.Wait {
+	if err := s.launched(conn, id, c, r.Wait); err != nil || !r.Wait {
 		return err
 	}
 	return s.exited(ctx, conn, id, c)
@@ -152,16 +162,21 @@ func send(conn *wire.Conn, id uint64, verb string, view Container, fd *os.File) 
 	return conn.Send(id, verb, view, fd)
 }
 
-// launched answers a launch.
-func (s *server) launched(conn *wire.Conn, id uint64, c *container) error {
+// launched answers a launch, in short or with everything.
+func (s *server) launched(conn *wire.Conn, id uint64, c *container, short bool) error {
 	// The end of a container closes its pidfd; sending and closing must not meet.
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	view, fd := c.view()
+	if short {
+		view = Container{Name: view.Name, State: view.State, Since: view.Since}
+	}
 	return send(conn, id, verbOK, view, fd)
 }
 
-func (s *server) list(conn *wire.Conn, id uint64) error {
+// list waits for what is being started, so that nobody starts it twice.
+func (s *server) list(ctx context.Context, conn *wire.Conn, id uint64) error {
+	s.all.settled(ctx)
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	for _, c := range s.all.byName {

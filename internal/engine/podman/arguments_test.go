@@ -32,7 +32,7 @@ func gateway() engine.Spec {
 
 func options() Options {
 	return Options{
-		Options: cell.Options{Program: "/p", Cgroups: &cgroup.Tree{}, Shim: &engine.ShimConfig{}},
+		Options: cell.Options{Cgroups: &cgroup.Tree{}, Shim: &engine.ShimConfig{}},
 		Account: 5000, Conf: "/conf", Root: "/.container", Orphans: &reap.Orphans{},
 	}
 }

@@ -129,7 +129,10 @@ func (s *start) run(ctx context.Context) (_ *cell.Process, err error) {
 		err = errors.Join(fmt.Errorf("not done after %s", patience), ctx.Err(), err)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s", err, s.words())
+		if words := s.words(); words != "" {
+			err = fmt.Errorf("%w: %s", err, words)
+		}
+		return nil, err
 	}
 	return s.take(pid, report)
 }
@@ -139,11 +142,11 @@ func (s *start) run(ctx context.Context) (_ *cell.Process, err error) {
 func (s *start) firstWord() (int, confine.Result, error) {
 	line, oob := make([]byte, 4096), make([]byte, unix.CmsgSpace(unix.SizeofUcred))
 	n, oobn, _, _, err := s.conn.ReadMsgUnix(line, oob)
+	if errors.Is(err, io.EOF) {
+		return 0, confine.Result{}, errors.New("no container came")
+	}
 	if err != nil {
 		return 0, confine.Result{}, fmt.Errorf("wait for stage 2: %w", err)
-	}
-	if n == 0 {
-		return 0, confine.Result{}, errors.New("no container came")
 	}
 	var r stage2.Report
 	if err := json.Unmarshal(bytes.TrimSpace(line[:n]), &r); err != nil {
@@ -308,13 +311,7 @@ func (s *start) fork() (proc *os.Process, err error) {
 
 // plan is stage 2's: confine, then wait for the order.
 func (s *start) plan() (*os.File, error) {
-	p := stage2.Plan{Dir: "/", Wait: true, Profile: confine.For(s.spec)}
-	filter, err := confine.ForRole(s.spec.Role)
-	if err != nil {
-		return nil, err
-	}
-	p.Profile.Program = filter.Marshal()
-	raw, err := json.Marshal(p)
+	raw, err := json.Marshal(stage2.Plan{Profile: confine.For(s.spec)})
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func Here() Host {
 }
 
 // maxFile bounds what is read of any file.
-const maxFile = 4 << 20
+const maxFile = 64 << 20
 
 // text reads a file without the white space around it.
 func (h Host) text(name string) (string, error) {

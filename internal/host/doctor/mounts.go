@@ -102,7 +102,7 @@ type hierarchies struct {
 // readCgroups follows internal/cgroup: version 2 is used when it has the
 // controllers, else version 1. /proc/cgroups is asked for neither: it leaves
 // out every controller that version 1 cannot have (cgroup1_subsys_absent,
-// kernel/cgroup/cgroup-v1.c, Linux 6.13), memory on a kernel without MEMCG_V1.
+// kernel/cgroup/cgroup-v1.c), memory on a kernel without MEMCG_V1.
 func readCgroups(h Host) (hierarchies, error) {
 	s, err := h.text(mountinfo)
 	if err != nil {

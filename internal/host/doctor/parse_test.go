@@ -3,6 +3,7 @@ package doctor
 import (
 	"encoding/binary"
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -72,6 +73,7 @@ func FuzzTexts(f *testing.F) {
 	f.Add("ID=debian\nVERSION_ID=\"12\"\nID_LIKE=a b\n")
 	f.Add("Filename Type Size\n/dev/zram0 partition 1\n/swap file 2\n")
 	f.Add("SUB_UID_MIN 0x10\n")
+	f.Add("Package: podman\nStatus: install ok installed\nVersion: 4.3.1+ds1-8\n\nPackage: x\n")
 	f.Add("systemd 252 (252.39)")
 	f.Fuzz(func(t *testing.T, text string) {
 		if found, by := covers(parseMounts(text)); !found && len(by) > 0 {
@@ -89,6 +91,9 @@ func FuzzTexts(f *testing.F) {
 			t.Errorf("%v", v)
 		}
 		_ = grantsUserns(text)
+		if v := packageVersion(text, "podman"); v != "" && !strings.Contains(text, "Package: podman\n") {
+			t.Errorf("version %q of a package that is not there", v)
+		}
 	})
 }
 

@@ -175,7 +175,13 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 	if err := a.startAll(ctx, starts); err != nil {
 		return err
 	}
-	return a.waitReady(ctx)
+	err = a.waitReady(ctx)
+	if err != nil && ctx.Err() == nil {
+		// A gateway that does not take the listeners may serve a socket that is
+		// not there any more: the next attempt makes both anew.
+		_, _ = a.launcher.Kill(ctx, gatewayName)
+	}
+	return err
 }
 
 // startAll starts containers one after the other; side by side under Podman,

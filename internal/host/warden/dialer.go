@@ -78,7 +78,7 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, err
 	}
 	p, err := cell.Start(spec, cell.Options{
-		Program: filepath.Join(a.programs(), shimProgram), Cgroups: a.w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{lf, cf},
+		Cgroups: a.w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{lf, cf},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the dialer: %w", err)

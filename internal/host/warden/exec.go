@@ -123,7 +123,7 @@ func (c *call) run() error {
 		spec.Dir = req.Exec.Dir
 	}
 	running := false
-	obeyed := make(chan struct{})
+	obeyed, over := make(chan struct{}), make(chan struct{})
 	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func(one launcher.Container) error {
 		running = true
 		closeFiles(inside)
@@ -131,13 +131,16 @@ func (c *call) run() error {
 		closeFiles(outside)
 		go func() { // ends with the operator's connection
 			defer close(obeyed)
-			c.obeyRun(client, one)
+			c.obeyRun(client, one, over)
 			_ = one.PIDFD.Close()
 		}()
 		return err
 	}, inside...)
 	if running {
 		defer func() { _ = c.conn.Close(); <-obeyed }()
+	}
+	if err == nil {
+		close(over)
 	}
 	if !running {
 		closeFiles(inside)
@@ -152,13 +155,17 @@ func (c *call) run() error {
 }
 
 // obeyRun passes the operator's signals to a one-off container, until the
-// operator leaves; that ends the container, unless it has ended already.
-func (c *call) obeyRun(client *launcher.Client, made launcher.Container) {
+// operator leaves; that ends the container, unless it is over already.
+func (c *call) obeyRun(client *launcher.Client, made launcher.Container, over <-chan struct{}) {
 	for {
 		m, files, err := c.conn.Recv()
 		closeFiles(files)
 		if err != nil {
-			_, _ = client.Kill(c.ctx, made.Name) // an error says that it is over
+			select {
+			case <-over:
+			default:
+				_, _ = client.Kill(c.ctx, made.Name) // an error says that it is over
+			}
 			return
 		}
 		var sig wire.Signal
