@@ -67,6 +67,8 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbAllow, AllowRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443", For: time.Hour, Once: true})
 	w(VerbRevoke, RevokeRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443"})
 	w(VerbGrants, AgentRequest{Team: "pair"})
+	w(VerbForward, ForwardRequest{Team: "pair", Agent: "writer", Port: 8080, Check: true})
+	w(VerbWorkspace, WorkspaceRequest{Team: "pair", Agent: "writer"})
 	w(VerbWatch, WatchRequest{Team: "pair", Agent: "writer"})
 	w(VerbWhy, WhyRequest{Team: "pair", Agent: "writer", What: "evil.example:443"})
 	w(VerbShutdown, struct{}{})
@@ -80,6 +82,8 @@ func TestProtocolContract(t *testing.T) {
 	s(VerbSignal, Signal{Number: 2})
 	s(VerbExited, ExecExited{Code: 137, Signal: "killed"})
 	s(VerbState, struct{}{})
+	s(VerbConnect, ConnectRequest{Port: 8080})
+	s(VerbConnected, struct{}{})
 	s(VerbOK, ShimState{Build: "b1", Ready: true, PID: 2, Listeners: 3, Landlock: 7})
 	s(VerbStop, StopRequest{GraceMillis: 10000})
 	add(GatewayProtocol, GatewayVersion, 1, VerbListen, ListenRequest{

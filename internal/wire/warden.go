@@ -12,21 +12,23 @@ const (
 
 // Verbs of the warden protocol.
 const (
-	VerbApply    = "apply"    // [ApplyRequest] -> [ApplyResult]
-	VerbPlan     = "plan"     // [ApplyRequest] -> [PlanResult]; changes nothing
-	VerbStatus   = "status"   // [TeamRequest] -> [StatusResult]
-	VerbRestart  = "restart"  // [AgentRequest] -> [StatusResult]
-	VerbHalt     = "halt"     // [AgentRequest]: stop agents, keep accounts, rules and data -> [StatusResult]
-	VerbDown     = "down"     // [DownRequest] -> [DownResult]
-	VerbLogs     = "logs"     // [LogsRequest] -> descriptors of the log files, oldest first
-	VerbVerify   = "verify"   // [VerifyRequest] -> evidence.Report
-	VerbRun      = "run"      // [RunRequest]: a one-off container -> as VerbExec
-	VerbDenials  = "denials"  // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
-	VerbAllow    = "allow"    // [AllowRequest] -> [AllowResult]
-	VerbRevoke   = "revoke"   // [RevokeRequest] -> [GrantsResult]: what is left
-	VerbWatch    = "watch"    // [WatchRequest] -> VerbStarted, then VerbEvent with a record.Record each, until the operator leaves
-	VerbWhy      = "why"      // [WhyRequest] -> [WhyResult]; changes nothing
-	VerbShutdown = "shutdown" // the warden ends; agents go on
+	VerbApply     = "apply"     // [ApplyRequest] -> [ApplyResult]
+	VerbPlan      = "plan"      // [ApplyRequest] -> [PlanResult]; changes nothing
+	VerbStatus    = "status"    // [TeamRequest] -> [StatusResult]
+	VerbRestart   = "restart"   // [AgentRequest] -> [StatusResult]
+	VerbHalt      = "halt"      // [AgentRequest]: stop agents, keep accounts, rules and data -> [StatusResult]
+	VerbDown      = "down"      // [DownRequest] -> [DownResult]
+	VerbLogs      = "logs"      // [LogsRequest] -> descriptors of the log files, oldest first
+	VerbVerify    = "verify"    // [VerifyRequest] -> evidence.Report
+	VerbRun       = "run"       // [RunRequest]: a one-off container -> as VerbExec
+	VerbDenials   = "denials"   // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
+	VerbAllow     = "allow"     // [AllowRequest] -> [AllowResult]
+	VerbRevoke    = "revoke"    // [RevokeRequest] -> [GrantsResult]: what is left
+	VerbForward   = "forward"   // [ForwardRequest] -> [ForwardResult] with a connected socket of the agent's loopback
+	VerbWorkspace = "workspace" // [WorkspaceRequest] -> [WorkspaceResult] with the folder's descriptor
+	VerbWatch     = "watch"     // [WatchRequest] -> VerbStarted, then VerbEvent with a record.Record each, until the operator leaves
+	VerbWhy       = "why"       // [WhyRequest] -> [WhyResult]; changes nothing
+	VerbShutdown  = "shutdown"  // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
 
 	VerbProgress = "progress" // [Progress]

@@ -337,3 +337,114 @@ func TestWatchShowsWhatHappensAsItHappens(t *testing.T) {
 		c.Run(t, "down")
 	})
 }
+
+func TestAPortOfAnAgentIsReachedByItsOperator(t *testing.T) {
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		serves := strings.Replace(pair, "'echo hello from writer; exec sleep 100000'", "'mkdir /tmp/w; echo from inside > /tmp/w/index.html; for p in 8080 9999; do httpd -p 127.0.0.1:$p -h /tmp/w; done; exec sleep 100000'", 1)
+		serves = strings.Replace(serves, "    role: writes\n", "    role: writes\n    ports: [8080, 8081]\n", 1)
+		write(t, c.Dir, serves)
+		c.Run(t, "up")
+		start := func(args string) {
+			stage.Sh(t, "cd "+c.Dir+"; : >/srv/forward; "+c.Bin+"/bulkhead forward "+args+" >/srv/forward 2>&1 & echo $! >/srv/pid; disown")
+			stage.Until(t, "it listens", func() bool { return strings.Contains(stage.Sh(t, "cat /srv/forward"), "of writer") })
+		}
+		stop := func() { stage.Sh(t, "kill -INT $(cat /srv/pid); while kill -0 $(cat /srv/pid) 2>/dev/null; do sleep 0.05; done") }
+		at := func() string { return strings.Fields(stage.Sh(t, "cat /srv/forward"))[0] }
+
+		start("writer 8080")
+		own := at()
+		if !strings.HasPrefix(own, "127.") || strings.HasPrefix(own, "127.0.0.1:") {
+			t.Errorf("the agent has no address of its own: %s", own)
+		}
+		if got := stage.Sh(t, "busybox wget -q -O - http://"+own+"/"); got != "from inside\n" {
+			t.Errorf("%q", got)
+		}
+		// While it runs, nobody inside has gained anything.
+		for _, agent := range []string{"writer", "reviewer"} {
+			host, _, _ := strings.Cut(own, ":")
+			if r := c.Try(t, "exec", agent, "--", "sh", "-c", "nc -w 2 "+host+" 8080 </dev/null"); r.Exit == 0 && agent == "reviewer" {
+				t.Errorf("%s reaches the operator's listener: %s", agent, r)
+			}
+		}
+		stop()
+		if out := stage.Sh(t, "busybox wget -q -O - http://"+own+"/ 2>&1 || true"); !strings.Contains(out, "Connection refused") {
+			t.Errorf("it goes on after its command: %q", out)
+		}
+		start("writer 8080 --listen 127.0.0.1:7000")
+		if got := stage.Sh(t, "busybox wget -q -O - http://127.0.0.1:7000/"); got != "from inside\n" {
+			t.Errorf("%q", got)
+		}
+		stop()
+		start("writer 8081") // listed, but nothing listens there
+		if out := stage.Sh(t, "exec 3<>/dev/tcp/"+strings.Replace(at(), ":", "/", 1)+"; cat <&3"); out != "" {
+			t.Errorf("%q", out)
+		}
+		if out := stage.Sh(t, "sleep 1; cat /srv/forward"); !strings.Contains(out, "nothing inside answers") {
+			t.Errorf("it does not say that nothing answers: %q", out)
+		}
+		stop()
+		for _, args := range [][]string{{"writer", "9999"}, {"writer", "3128"}, {"reviewer", "8080"}} {
+			r := c.Try(t, "forward", args[0], args[1])
+			if r.Exit != wire.ExitBadInput || !strings.Contains(r.Stderr, "agents."+args[0]+".ports") {
+				t.Errorf("%v: %s", args, r)
+			}
+		}
+		c.Run(t, "stop", "writer")
+		if r := c.Try(t, "forward", "writer", "8080"); r.Exit == 0 {
+			t.Errorf("%s", r)
+		}
+		c.Run(t, "down")
+	})
+}
+
+func TestFilesGoInAndOutOfAWorkspace(t *testing.T) {
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		stage.Sh(t, "mkdir -p /srv/team/project/src; echo one > /srv/team/project/src/a; useradd -m person; chown -R person /srv/team/project")
+		write(t, c.Dir, strings.Replace(pair, "    role: writes\n", "    role: writes\n    workspace: ./project\n", 1))
+		c.Run(t, "up")
+		if out := c.Run(t, "ws", "diff", "writer", "project"); !strings.Contains(out, "No file differs") {
+			t.Error(out)
+		}
+		c.Run(t, "exec", "writer", "--", "sh", "-c", `cd /workspace; echo two > src/a; echo new > src/b; chmod +x src/b; mkdir .git; echo evil > .git/config
+ln -s /etc/shadow shadow; ln -s / root; mkfifo pipe; printf 'x' > "$(printf 'e\033[2Jvil')"`)
+		out := c.Run(t, "ws", "diff", "writer", "project")
+		for _, w := range []string{"changed", "src/a", "src/b", "left out: .git", "left out: shadow: a link", "left out: pipe"} {
+			if !strings.Contains(out, w) {
+				t.Errorf("diff lacks %q:\n%s", w, out)
+			}
+		}
+		if strings.Contains(out, "\x1b") {
+			t.Errorf("controls reach the terminal: %q", out)
+		}
+		as := func(args string) string {
+			return stage.Sh(t, "cd "+c.Dir+"; SUDO_UID=$(id -u person) "+c.Bin+"/bulkhead "+args+" 2>&1")
+		}
+		as("ws pull writer project")
+		if got := stage.Sh(t, "cd /srv/team/project; cat src/a src/b; stat -c '%U %a' src/a src/b; ls -A"); !strings.HasPrefix(got, "two\nnew\nperson 644\nperson 755\n") ||
+			strings.Contains(got, ".git") || strings.Contains(got, "shadow") || strings.Contains(got, "pipe") {
+			t.Errorf("%q", got)
+		}
+		// The person cannot write there, though the command is root.
+		if out := stage.Sh(t, "mkdir /srv/roots; cd "+c.Dir+"; SUDO_UID=$(id -u person) "+c.Bin+"/bulkhead ws pull writer /srv/roots 2>&1 || true; ls -A /srv/roots | wc -l"); !strings.HasSuffix(out, "\n0\n") || !strings.Contains(out, "permission denied") {
+			t.Errorf("%q", out)
+		}
+		stage.Sh(t, "echo three > /srv/team/project/src/a; echo in > /srv/team/project/c; ln -s /etc/passwd /srv/team/project/l")
+		c.Run(t, "exec", "writer", "--", "sh", "-c", "cd /workspace; rm -r src; ln -s /home/agent src")
+		if r := c.Try(t, "ws", "push", "writer", "project"); r.Exit == 0 || !strings.Contains(r.Stderr, "src is not a folder") {
+			t.Errorf("pushed through a link: %s", r)
+		}
+		c.Run(t, "exec", "writer", "--", "rm", "/workspace/src")
+		c.Run(t, "ws", "push", "writer", "project")
+		if got := c.Run(t, "exec", "writer", "--", "sh", "-c", "cd /workspace; cat src/a c; stat -c %u src/a c src; ls l 2>&1; echo mine > src/a; ls -A /home/agent"); !strings.HasPrefix(got, "three\nin\n1000\n1000\n1000\n") || !strings.Contains(got, "No such file") {
+			t.Errorf("%q", got)
+		}
+		if r := c.Try(t, "ws", "pull", "writer", "project/c"); r.Exit == 0 {
+			t.Errorf("%s", r)
+		}
+		c.Run(t, "down")
+	})
+}

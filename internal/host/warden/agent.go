@@ -332,6 +332,7 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	}
 	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
+		Ports:     a.Want.Ports,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
 	}})
 }

@@ -148,6 +148,10 @@ func (c *call) dispatch(verb string) error {
 		return serveCall(c, func(r wire.DownRequest) (any, error) { return c.w.down(c.ctx, r, c.say) })
 	case wire.VerbLogs:
 		return c.logs()
+	case wire.VerbForward:
+		return c.forward()
+	case wire.VerbWorkspace:
+		return c.workspace()
 	case wire.VerbWatch:
 		return c.watch()
 	case wire.VerbExec:
