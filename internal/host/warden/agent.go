@@ -129,6 +129,12 @@ func (a *agentRun) folders() error {
 	}
 	for name, content := range files {
 		path := filepath.Join(a.Place.Conf(), name)
+		// A file that is right stays the very file: a container that is being
+		// started at this moment may hold it, and could not mount one that was
+		// renamed away.
+		if have, err := os.ReadFile(path); err == nil && string(have) == content { // #nosec G304 -- root's own file
+			continue
+		}
 		if err := tree.WriteFile(path, []byte(content), 0o644, 0); err != nil {
 			return err
 		}
