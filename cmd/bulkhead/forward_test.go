@@ -123,8 +123,12 @@ func TestWhereForwardListens(t *testing.T) {
 		}
 	}
 	for _, args := range [][]string{
-		{"writer", "0"}, {"writer", "x"}, {"writer", "99999"}, {"writer", "8080", "--listen", "0.0.0.0:80"},
-		{"writer", "8080", "--listen", "nonsense"}, {"writer", "1", "2", "--listen", "127.0.0.1:9"},
+		{"writer", "0"},
+		{"writer", "x"},
+		{"writer", "99999"},
+		{"writer", "8080", "--listen", "0.0.0.0:80"},
+		{"writer", "8080", "--listen", "nonsense"},
+		{"writer", "1", "2", "--listen", "127.0.0.1:9"},
 	} {
 		_, errout, code := said(t, append([]string{"forward", "--team", "pair", "--socket", "/nonexistent"}, args...)...)
 		if code != wire.ExitBadInput || !strings.Contains(errout, "to mend") {

@@ -45,7 +45,7 @@ func Operator() (func(f func() error) error, error) {
 			// The thread keeps the person's identity: it is never unlocked, so it
 			// ends with this goroutine.
 			runtime.LockOSThread()
-			if err := become(uint32(uid), uint32(gid), groups); err != nil {
+			if err := become(uint32(uid), uint32(gid), groups); err != nil { // #nosec G115 -- parsed with 32 bits
 				done <- err
 				return
 			}

@@ -350,7 +350,9 @@ func TestAPortOfAnAgentIsReachedByItsOperator(t *testing.T) {
 			stage.Sh(t, "cd "+c.Dir+"; : >/srv/forward; "+c.Bin+"/bulkhead forward "+args+" >/srv/forward 2>&1 & echo $! >/srv/pid; disown")
 			stage.Until(t, "it listens", func() bool { return strings.Contains(stage.Sh(t, "cat /srv/forward"), "of writer") })
 		}
-		stop := func() { stage.Sh(t, "kill -INT $(cat /srv/pid); while kill -0 $(cat /srv/pid) 2>/dev/null; do sleep 0.05; done") }
+		stop := func() {
+			stage.Sh(t, "kill -INT $(cat /srv/pid); while kill -0 $(cat /srv/pid) 2>/dev/null; do sleep 0.05; done")
+		}
 		at := func() string { return strings.Fields(stage.Sh(t, "cat /srv/forward"))[0] }
 
 		start("writer 8080")

@@ -94,7 +94,7 @@ func (c *call) watch() error {
 	defer c.w.events.leave(w)
 	// Only now: whoever has this line misses nothing that comes after it.
 	if err := c.conn.Send(c.id, wire.VerbStarted, struct{}{}); err != nil {
-		return nil //nolint:nilerr // the operator has left
+		return nil // the operator has left
 	}
 	gone := make(chan struct{})
 	go func() {
@@ -108,7 +108,7 @@ func (c *call) watch() error {
 		case r := <-w.queue:
 			_ = c.conn.Unix().SetWriteDeadline(time.Now().Add(10 * time.Second))
 			if err := c.conn.Send(0, wire.VerbEvent, r); err != nil {
-				return nil //nolint:nilerr // the operator has left
+				return nil // the operator has left
 			}
 		case <-gone:
 			return nil
