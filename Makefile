@@ -12,6 +12,10 @@ MAKEFLAGS   += --no-builtin-rules
 PROGRAMS := bulkhead bulkhead-warden bulkhead-serve bulkhead-net bulkhead-shim bulkhead-probe
 PREFIX   ?= /usr/local
 DESTDIR  ?=
+# make build GOARCH=arm64 builds for another machine, beside what runs here.
+OUT      ?= $(if $(GOARCH),dist/$(GOARCH),bin)
+VERSION  ?= 0.1.0~dev+$(BUILD)
+DEBS     ?= amd64 arm64
 
 # The build id names the programs' folder on a host, so that a running agent
 # keeps its build. It is a digest of the source: same source, same id.
@@ -25,10 +29,10 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 LDFLAGS := -s -w -X main.build=$(BUILD)
 
 .PHONY: build
-build: go ## build the six static programs into bin/
+build: go ## build the six static programs into bin/, or for GOARCH= into dist/
 	@for p in $(PROGRAMS); do [ ! -d cmd/$$p ] || programs+=" ./cmd/$$p"; done
-	mkdir -p bin
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/ $$programs
+	mkdir -p $(OUT)
+	go build -trimpath -ldflags '$(LDFLAGS)' -o $(OUT)/ $$programs
 
 .PHONY: go
 go:
@@ -39,6 +43,14 @@ test: build ## run every test; needs root, changes nothing on the machine
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its throwaway hosts: run sudo make test" >&2; exit 1; }
 	go vet ./...
 	go test -timeout 20m $(TESTFLAGS) ./...
+
+# The build tag keeps these out of "make test": a virtual host without KVM takes
+# minutes, and two cores. .ci/run has them as a step of their own.
+.PHONY: vm
+vm: go ## the same on real Debian hosts under QEMU (systemd, cgroup v2); needs root
+	@[ "$$(id -u)" = 0 ] || { echo "make vm needs root to make disk images: run sudo make vm" >&2; exit 1; }
+	go vet -tags vm ./test/vm/...
+	go test -tags vm -count=1 -timeout 30m $(TESTFLAGS) ./test/vm
 
 .PHONY: demo
 demo: build ## two agents in a throwaway host; HOST=here uses this machine
@@ -65,13 +77,27 @@ fuzz: go ## every fuzz target for FUZZTIME (default 30s)
 	done
 
 .PHONY: install
-install: build ## install the programs below PREFIX (default /usr/local)
-	install -d '$(DESTDIR)$(PREFIX)/bin'
-	install -m 755 bin/* '$(DESTDIR)$(PREFIX)/bin/'
+install: build ## install below PREFIX (default /usr/local), with the systemd unit
+	deploy/install '$(DESTDIR)' '$(PREFIX)' $(OUT) $(PROGRAMS)
+
+.PHONY: uninstall
+uninstall: ## remove what make install put there; teams and their data stay
+	deploy/uninstall '$(DESTDIR)' '$(PREFIX)' $(PROGRAMS)
+
+.PHONY: deb
+deb: go ## Debian packages for amd64 and arm64 into dist/
+	tools=$$(.ci/get-tools nfpm)
+	for arch in $(DEBS); do
+	  $(MAKE) --no-print-directory build GOARCH=$$arch
+	  rm -rf dist/root-$$arch
+	  deploy/install "dist/root-$$arch" /usr "dist/$$arch" $(PROGRAMS)
+	  sed -e "s|@ARCH@|$$arch|" -e 's|@VERSION@|$(VERSION)|' -e "s|@ROOT@|dist/root-$$arch|" deploy/nfpm.yaml > dist/nfpm-$$arch.yaml
+	  "$$tools/nfpm" package --packager deb --config dist/nfpm-$$arch.yaml --target dist/bulkhead_$$arch.deb
+	done
 
 .PHONY: clean
 clean: ## remove what was built
-	rm -rf bin
+	rm -rf bin dist
 
 .PHONY: help
 help: ## list the targets

@@ -3,7 +3,8 @@
 //	bulkhead-serve gateway   one per agent: everything its runtime can reach
 //
 // It is started by the warden with a listening socket on descriptor 3 and its
-// config (internal/gateway.Config, JSON) on descriptor 4. Records go to
+// config (internal/gateway.Config, JSON) on descriptor 4, and with
+// takesGrants the warden's listening socket on descriptor 5. Records go to
 // standard output, one JSON line each.
 package main
 
@@ -27,6 +28,7 @@ import (
 const (
 	listenFD = 3
 	configFD = 4
+	grantsFD = 5
 )
 
 // maxConfig bounds the config: a long egress list is some 100 KiB.
@@ -55,20 +57,34 @@ func run(ctx context.Context, args []string) error {
 	if err := readConfig(&cfg); err != nil {
 		return err
 	}
-	f := os.NewFile(listenFD, "listener")
+	u, err := listener(listenFD)
+	if err != nil {
+		return err
+	}
+	if cfg.TakesGrants {
+		if cfg.GrantsListener, err = listener(grantsFD); err != nil {
+			return err
+		}
+	}
+	gateway.Tune()
+	return gateway.Serve(ctx, u, cfg, os.Stdout)
+}
+
+// listener takes a listening unix socket that the warden passed.
+func listener(fd int) (*net.UnixListener, error) {
+	f := os.NewFile(uintptr(fd), "listener") // #nosec G115 -- a constant
 	ln, err := net.FileListener(f)
 	if err != nil {
-		return fmt.Errorf("descriptor 3 is not a listening socket: %w; %w", err, errUsage)
+		return nil, fmt.Errorf("descriptor %d is not a listening socket: %w; %w", fd, err, errUsage)
 	}
 	_ = f.Close()
 	u, ok := ln.(*net.UnixListener)
 	if !ok {
 		_ = ln.Close()
-		return fmt.Errorf("descriptor 3 is not a unix socket; %w", errUsage)
+		return nil, fmt.Errorf("descriptor %d is not a unix socket; %w", fd, errUsage)
 	}
 	u.SetUnlinkOnClose(false) // the path is the warden's
-	gateway.Tune()
-	return gateway.Serve(ctx, u, cfg, os.Stdout)
+	return u, nil
 }
 
 func readConfig(into any) error {

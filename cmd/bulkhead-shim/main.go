@@ -1,6 +1,5 @@
-// Command bulkhead-shim is what runs closest to an agent: the second stage of
-// a container's start, the launcher of an agent's containers, and PID 1 inside
-// them.
+// Command bulkhead-shim is what runs closest to an agent: the launcher of an
+// agent's containers, PID 1 inside them, and what comes before that under Podman.
 package main
 
 import (

@@ -41,7 +41,7 @@ has the same ids, namespaces, seccomp filter, Landlock domain and limits as the
 agent itself. The exit code is that of the command.`,
 		Example: `  sudo bulkhead exec writer -- sh
   sudo bulkhead exec writer -- cat /etc/hosts
-  sudo bulkhead exec writer --container gateway -- bulkhead-probe --help`,
+  sudo bulkhead exec writer --container gateway -- /.bulkhead/bulkhead-shim`,
 		Args: agentAndCommand,
 		RunE: func(c *cobra.Command, args []string) error {
 			team, err := a.theTeam(c.Context())
@@ -91,9 +91,14 @@ func (a *app) execRequest(argv []string, tty bool) wire.ExecRequest {
 func (a *app) session(ctx context.Context, verb string, body any, e wire.ExecRequest) error {
 	// With a terminal, ^C is a byte for the far side. Without, the signal is
 	// passed on, and the far side decides; so this program must not end by it.
+	// Caught from here on: a signal that comes while the process starts is
+	// passed on as well, or calls the start off.
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	defer signal.Stop(signals)
+	s, err := a.client().Start(ctx, verb, body, e.Terminal, a.progress)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
-	s, err := a.client().Start(ctx, verb, body, e.Terminal, a.progress)
 	if err != nil {
 		return err
 	}
@@ -104,8 +109,6 @@ func (a *app) session(ctx context.Context, verb string, body any, e wire.ExecReq
 	}
 	defer restore()
 
-	signals := make(chan os.Signal, 8)
-	signal.Notify(signals, syscall.SIGWINCH, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	done := make(chan struct{})
 	ended := make(chan struct{})
 	go func() {

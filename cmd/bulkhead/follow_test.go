@@ -61,7 +61,7 @@ func TestLogsAreFollowedOverARotation(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	a := &app{out: out, err: os.Stderr, socket: socket}
 	done := make(chan error, 1)
-	go func() { done <- a.logs(ctx, wire.LogsRequest{}, -1, true) }()
+	go func() { done <- a.follow(ctx, wire.LogsRequest{}, -1, true, a.showLine) }()
 	shows := func(want string) {
 		t.Helper()
 		for {

@@ -35,7 +35,7 @@ an agent cannot act on your terminal. With --json each line is one document.`,
 			if err != nil {
 				return err
 			}
-			return a.logs(c.Context(), wire.LogsRequest{Team: team, Agent: args[0], Container: container}, tail, follow)
+			return a.follow(c.Context(), wire.LogsRequest{Team: team, Agent: args[0], Container: container}, tail, follow, a.showLine)
 		},
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on showing new lines")
@@ -44,13 +44,15 @@ an agent cannot act on your terminal. With --json each line is one document.`,
 	return c
 }
 
-func (a *app) logs(ctx context.Context, req wire.LogsRequest, tail int, follow bool) error {
+// follow shows the last lines of a log, or all with a tail of -1, and goes on
+// with new ones until ctx ends when follow is set.
+func (a *app) follow(ctx context.Context, req wire.LogsRequest, tail int, follow bool, showLine func(logLine) error) error {
 	files, err := a.client().Logs(ctx, req)
 	if err != nil {
 		return err
 	}
 	defer func() { closeAll(files) }()
-	show := a.showLine
+	show := showLine
 	var kept *ring
 	if tail >= 0 {
 		kept = &ring{size: tail}
@@ -69,10 +71,10 @@ func (a *app) logs(ctx context.Context, req wire.LogsRequest, tail int, follow b
 		}
 	}
 	if kept != nil {
-		if err := kept.each(a.showLine); err != nil {
+		if err := kept.each(showLine); err != nil {
 			return err
 		}
-		s.show = a.showLine
+		s.show = showLine
 	}
 	for follow {
 		select {

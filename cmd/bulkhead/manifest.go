@@ -25,6 +25,16 @@ func manifestFlag(c *cobra.Command, path *string) {
 
 // readManifest reads and checks a manifest, and gives it as the request that
 // the warden checks again.
+// theManifest is readManifest for a command that has --team, which must not
+// name another team than the manifest does.
+func (a *app) theManifest(path string) (*team.Manifest, wire.ApplyRequest, error) {
+	m, req, err := readManifest(path)
+	if err == nil && a.team != "" && a.team != m.Team {
+		err = badInput("--team "+a.team+", but "+path+" is the manifest of team "+m.Team, "leave out --team, or name the other manifest with -f")
+	}
+	return m, req, err
+}
+
 func readManifest(path string) (*team.Manifest, wire.ApplyRequest, error) {
 	path = filepath.Clean(path)
 	fail := func(err error) (*team.Manifest, wire.ApplyRequest, error) {
@@ -59,7 +69,7 @@ func readManifest(path string) (*team.Manifest, wire.ApplyRequest, error) {
 func (a *app) changes(list []wire.Change, heads map[wire.Action]string) {
 	t := table{head: []string{"AGENT", "CHANGE", "WHY"}}
 	paint := map[wire.Action]string{
-		wire.ActionCreate: green, wire.ActionUpdate: green, wire.ActionRestart: yellow, wire.ActionRemove: red, wire.ActionKeep: faint,
+		wire.ActionCreate: green, wire.ActionUpdate: green, wire.ActionRestart: yellow, wire.ActionRemove: red, wire.ActionKeep: faint, wire.ActionStart: green,
 	}
 	for _, c := range list {
 		why := ""

@@ -29,7 +29,7 @@ running warden the manifest is compared with the one in force, when that can be 
 }
 
 func (a *app) plan(ctx context.Context, file string) error {
-	m, req, err := readManifest(file)
+	m, req, err := a.theManifest(file)
 	if err != nil {
 		return err
 	}
@@ -48,11 +48,12 @@ func (a *app) plan(ctx context.Context, file string) error {
 	}
 	heads := map[wire.Action]string{
 		wire.ActionCreate: "create", wire.ActionUpdate: "update, no restart", wire.ActionRestart: "restart",
-		wire.ActionRemove: "remove", wire.ActionKeep: "keep",
+		wire.ActionRemove: "remove", wire.ActionKeep: "keep", wire.ActionStart: "start",
 	}
 	fmt.Fprintf(a.out, "Team %s: what `bulkhead up` would do%s\n\n", m.Team, against)
 	a.changes(res.Changes, heads)
 	a.missing(res.MissingLayers)
+	a.showGrants(res.Grants, "\nTemporary destinations, which stay as they are:\n")
 	for _, c := range res.Changes {
 		if c.Action != wire.ActionKeep {
 			a.next("`sudo bulkhead up` puts it in force")

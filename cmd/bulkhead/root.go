@@ -62,6 +62,7 @@ func newRoot(a *app) *cobra.Command {
 		Long: `Bulkhead runs a team of autonomous agents on this host. Each agent has its own
 account, namespaces and list of destinations; everything else is denied.
 
+  bulkhead doctor    see what this host offers
   bulkhead init      write a commented bulkhead.yaml
   bulkhead plan      see what would change
   bulkhead up        put it in force
@@ -82,7 +83,8 @@ account, namespaces and list of destinations; everything else is denied.
 	root.AddCommand(
 		newInitCommand(a), newPlanCommand(a), newUpCommand(a), newStatusCommand(a), newExecCommand(a),
 		newRunCommand(a), newLogsCommand(a), newRestartCommand(a), newStopCommand(a), newDownCommand(a),
-		newVerifyCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
+		newForwardCommand(a), newWorkspaceCommand(a), newAllowCommand(a), newRevokeCommand(a), newWatchCommand(a), newDenialsCommand(a), newWhyCommand(a), newEgressCommand(a),
+		newVerifyCommand(a), newDoctorCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
 	)
 	return root
 }

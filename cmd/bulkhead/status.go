@@ -50,7 +50,7 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 		}
 		fmt.Fprintf(a.out, "Team %s\n\n", terminal.Line(t.Team))
 		tab := table{head: []string{"AGENT", "STATE", "CONTAINERS", "MEMORY", "RESTARTS", "LAYERS", "ACCOUNT"}}
-		var below []string
+		var below, tail []string
 		for _, s := range t.Agents {
 			layers, notes := layersOf(s)
 			tab.add(plain(s.Agent), cell{s.State, statePaint(s.State)}, plain(containersOf(s)), plain(bytesOf(memoryOf(s))),
@@ -61,11 +61,20 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 			if s.State == "stopped" {
 				notes = nil // nothing runs that the layers would have to hold
 			}
+			for _, g := range s.Grants {
+				tail = append(tail, s.Agent+": "+grantText(g))
+			}
 			for _, n := range notes {
 				below = append(below, s.Agent+": "+n)
 			}
 		}
 		tab.write(a.out, a.colour)
+		if len(tail) > 0 {
+			fmt.Fprintln(a.out, "\nTemporary destinations:")
+			for _, l := range tail {
+				fmt.Fprintln(a.out, "  "+terminal.Line(l))
+			}
+		}
 		if len(below) > 0 {
 			wrong = true
 			fmt.Fprintln(a.out)

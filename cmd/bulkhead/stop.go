@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
@@ -50,61 +49,5 @@ func (a *app) agents(ctx context.Context, verb string, names []string, next stri
 	}
 	a.teams(res)
 	a.next(next)
-	return nil
-}
-
-func newDownCommand(a *app) *cobra.Command {
-	var purge, all bool
-	c := &cobra.Command{
-		Use:   "down",
-		Short: "Remove a team from this host",
-		Long: `Stop a team and remove everything that Bulkhead made for it: containers, rules,
-cgroups, accounts. Agents' data (home, workspace, database) is kept for the next
-"up", unless --purge is given.`,
-		Example: `  sudo bulkhead down
-  sudo bulkhead down --team pair --purge
-  sudo bulkhead down --all`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return a.down(c.Context(), purge, all) },
-	}
-	c.Flags().BoolVar(&purge, "purge", false, "remove the agents' data as well")
-	c.Flags().BoolVar(&all, "all", false, "every team")
-	return c
-}
-
-func (a *app) down(ctx context.Context, purge, all bool) error {
-	req := wire.DownRequest{Purge: purge}
-	if all && a.team != "" {
-		return badInput("--all and --team exclude one another", "keep one of the two")
-	}
-	if !all {
-		team, err := a.theTeam(ctx)
-		if err != nil {
-			return err
-		}
-		req.Team = team
-	}
-	var res wire.DownResult
-	if err := a.client().Call(ctx, wire.VerbDown, req, &res, a.progress); err != nil {
-		return err
-	}
-	if a.json {
-		return a.printJSON(res)
-	}
-	t := table{head: []string{"", "WHAT"}}
-	for _, r := range res.Removed {
-		t.add(plain("removed"), plain(r))
-	}
-	for _, k := range res.Kept {
-		t.add(cell{"kept", faint}, plain(k))
-	}
-	if len(t.rows) == 0 {
-		fmt.Fprintln(a.out, "Nothing was there to remove.")
-		return nil
-	}
-	t.write(a.out, a.colour)
-	if len(res.Kept) > 0 {
-		a.next("`sudo bulkhead up` brings the team back with its data; `down --purge` removes that too")
-	}
 	return nil
 }

@@ -12,6 +12,9 @@ import (
 	"bulkhead/internal/wire"
 )
 
+// noTeamIsUp begins the error of a command that needs a team.
+const noTeamIsUp = "no team is up"
+
 // theTeam gives the team that a command is about: --team, or the only one that
 // runs.
 func (a *app) theTeam(ctx context.Context) (string, error) {
@@ -32,7 +35,7 @@ func (a *app) theTeam(ctx context.Context) (string, error) {
 	case 1:
 		return names[0], nil
 	case 0:
-		return "", badInput("no team is up", "put a manifest in force with `sudo bulkhead up`")
+		return "", badInput(noTeamIsUp, "put a manifest in force with `sudo bulkhead up`")
 	}
 	sort.Strings(names)
 	return "", badInput("several teams are up: "+terminal.Line(strings.Join(names, ", ")), "say which one with --team")

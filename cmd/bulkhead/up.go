@@ -34,7 +34,7 @@ its absence; status and verify then keep showing it.`,
 }
 
 func (a *app) up(ctx context.Context, file string, accept []string) error {
-	m, req, err := readManifest(file)
+	m, req, err := a.theManifest(file)
 	if err != nil {
 		return err
 	}
@@ -58,7 +58,7 @@ func (a *app) up(ctx context.Context, file string, accept []string) error {
 	}
 	heads := map[wire.Action]string{
 		wire.ActionCreate: "created", wire.ActionUpdate: "updated, not restarted", wire.ActionRestart: "restarted",
-		wire.ActionRemove: "removed", wire.ActionKeep: "kept",
+		wire.ActionRemove: "removed", wire.ActionKeep: "kept", wire.ActionStart: "started",
 	}
 	a.changes(res.Changes, heads)
 	fmt.Fprintln(a.out)

@@ -14,19 +14,21 @@ import (
 )
 
 func newVerifyCommand(a *app) *cobra.Command {
-	var noControls bool
+	var noControls, rows bool
 	c := &cobra.Command{
 		Use:   "verify [AGENT...]",
 		Short: "Attack every wall and show what held",
 		Long: `Attack the team from each agent's runtime, gateway and bare account, and show
-which layer refused. Each attack has a control: with that layer off in a decoy it
+which layer refused: one line for each attack, with how many of its attempts were
+denied from where; --rows shows each attempt with its evidence. Each attack has a control: with that layer off in a decoy it
 must succeed, or the refusal proves nothing. Ends with 1 when an attack succeeded
 or a control did not bite.`,
 		Example: `  sudo bulkhead verify
   sudo bulkhead verify writer --no-controls
   sudo bulkhead verify --json > evidence.json`,
-		RunE: func(c *cobra.Command, args []string) error { return a.verify(c.Context(), args, noControls) },
+		RunE: func(c *cobra.Command, args []string) error { return a.verify(c.Context(), args, noControls, rows) },
 	}
+	c.Flags().BoolVar(&rows, "rows", false, "show every attempt with its evidence")
 	c.Flags().BoolVar(&noControls, "no-controls", false, "skip the decoys: faster, but proves less")
 	return c
 }
@@ -57,15 +59,18 @@ type matrix struct {
 			NotRun    string `json:"notRun"`
 		} `json:"rows"`
 	} `json:"controls"`
-	Rows []struct {
-		Agent    string `json:"agent"`
-		Position string `json:"position"`
-		Target   string `json:"target"`
-		Attack   string `json:"attack"`
-		Layer    string `json:"layer"`
-		Verdict  string `json:"verdict"`
-		Evidence string `json:"evidence"`
-	} `json:"rows"`
+	Rows []attempt `json:"rows"`
+}
+
+// attempt is one attack from one position of one agent.
+type attempt struct {
+	Agent    string `json:"agent"`
+	Position string `json:"position"`
+	Target   string `json:"target"`
+	Attack   string `json:"attack"`
+	Layer    string `json:"layer"`
+	Verdict  string `json:"verdict"`
+	Evidence string `json:"evidence"`
 }
 
 // judge is the verdict on a whole report. A report in which nothing was tried
@@ -77,7 +82,7 @@ func (m *matrix) judge() error {
 	return nil
 }
 
-func (a *app) verify(ctx context.Context, agents []string, noControls bool) error {
+func (a *app) verify(ctx context.Context, agents []string, noControls, rows bool) error {
 	team, err := a.theTeam(ctx)
 	if err != nil {
 		return err
@@ -97,19 +102,27 @@ func (a *app) verify(ctx context.Context, agents []string, noControls bool) erro
 		}
 		return m.judge()
 	}
-	a.showMatrix(&m, noControls)
+	a.showMatrix(&m, noControls, rows)
 	return m.judge()
 }
 
-func (a *app) showMatrix(m *matrix, noControls bool) {
-	t := table{head: []string{"AGENT", "FROM", "ATTACK", "TARGET", "VERDICT", "LAYER", "EVIDENCE"}}
-	paint := map[string]string{"denied": green, "succeeded": red, "unproven": red, "not_run": yellow}
-	for _, r := range m.Rows {
-		t.add(plain(r.Agent), plain(r.Position), plain(r.Attack), plain(r.Target),
-			cell{strings.ReplaceAll(r.Verdict, "_", " "), paint[r.Verdict]}, plain(r.Layer), plain(clip(r.Evidence, 80)))
-	}
+func (a *app) showMatrix(m *matrix, noControls, rows bool) {
 	fmt.Fprintf(a.out, "Team %s\n\n", terminal.Line(m.Team))
-	t.write(a.out, a.colour)
+	if rows {
+		a.showAttempts(m.Rows)
+	} else {
+		a.showAttacks(m.Rows)
+		var odd []attempt
+		for _, r := range m.Rows {
+			if r.Verdict != "denied" {
+				odd = append(odd, r)
+			}
+		}
+		if len(odd) > 0 {
+			fmt.Fprintln(a.out)
+			a.showAttempts(odd)
+		}
+	}
 	fmt.Fprintf(a.out, "\n%d attacks: %d denied, %d succeeded, %d unproven, %d not run\n", m.Attacks, m.Denied, m.Succeeded, m.Unproven, m.NotRun)
 	a.showControls(m, noControls)
 	switch {
@@ -126,6 +139,53 @@ func (a *app) showMatrix(m *matrix, noControls bool) {
 	default:
 		a.next("keep the evidence: `sudo bulkhead verify --json > evidence.json`")
 	}
+}
+
+func (a *app) showAttempts(rows []attempt) {
+	t := table{head: []string{"AGENT", "FROM", "ATTACK", "TARGET", "VERDICT", "LAYER", "EVIDENCE"}}
+	paint := map[string]string{"denied": green, "succeeded": red, "unproven": red, "not_run": yellow}
+	for _, r := range rows {
+		t.add(plain(r.Agent), plain(r.Position), plain(r.Attack), plain(r.Target),
+			cell{strings.ReplaceAll(r.Verdict, "_", " "), paint[r.Verdict]}, plain(r.Layer), plain(clip(r.Evidence, 80)))
+	}
+	t.write(a.out, a.colour)
+}
+
+// showAttacks sums the attempts up: a line for each attack, and in the column
+// of each position how many of its attempts were denied.
+func (a *app) showAttacks(rows []attempt) {
+	positions := []string{"runtime", "gateway", "account"}
+	type sum struct{ denied, tried int }
+	sums := map[string]map[string]sum{}
+	var order []attempt
+	for _, r := range rows {
+		if sums[r.Attack] == nil {
+			sums[r.Attack] = map[string]sum{}
+			order = append(order, r)
+		}
+		s := sums[r.Attack][r.Position]
+		s.tried++
+		if r.Verdict == "denied" {
+			s.denied++
+		}
+		sums[r.Attack][r.Position] = s
+	}
+	t := table{head: []string{"ATTACK", "LAYER", "FROM RUNTIME", "FROM GATEWAY", "FROM ACCOUNT"}}
+	for _, r := range order {
+		line := []cell{plain(r.Attack), plain(r.Layer)}
+		for _, p := range positions {
+			switch s := sums[r.Attack][p]; {
+			case s.tried == 0:
+				line = append(line, cell{"-", faint})
+			case s.denied == s.tried:
+				line = append(line, cell{fmt.Sprintf("denied %d/%d", s.denied, s.tried), green})
+			default:
+				line = append(line, cell{fmt.Sprintf("denied %d/%d", s.denied, s.tried), red})
+			}
+		}
+		t.add(line...)
+	}
+	t.write(a.out, a.colour)
 }
 
 // showControls sums the decoys up and names those that did not bite.

@@ -28,6 +28,9 @@ const RootName = "bulkhead"
 // controllers are the ones that bound an agent.
 var controllers = []string{"memory", "pids", "cpu"}
 
+// Controllers gives the names of the controllers that bound an agent.
+func Controllers() []string { return slices.Clone(controllers) }
+
 // Limits bound one group. A zero field is not written.
 type Limits struct {
 	MemoryBytes int64 // memory and swap together
@@ -56,7 +59,7 @@ func Open(name string) (*Tree, error) {
 		return nil, fmt.Errorf("cgroup: find the hierarchies: %w", err)
 	}
 	t := &Tree{name: name, dirs: map[string]string{}}
-	v2, v1 := parseMounts(string(raw))
+	v2, v1 := Mounts(string(raw))
 	if v2 != "" && hasControllers(v2) {
 		t.unified = v2
 		return t, nil
@@ -76,9 +79,9 @@ func Open(name string) (*Tree, error) {
 // Unified says whether version 2 is used.
 func (t *Tree) Unified() bool { return t.unified != "" }
 
-// parseMounts reads proc_pid_mountinfo(5): the mount point of version 2, and
+// Mounts reads proc_pid_mountinfo(5): the mount point of version 2, and
 // that of each version 1 controller.
-func parseMounts(mountinfo string) (v2 string, v1 map[string]string) {
+func Mounts(mountinfo string) (v2 string, v1 map[string]string) {
 	v1 = map[string]string{}
 	for line := range strings.Lines(mountinfo) {
 		before, after, ok := strings.Cut(strings.TrimRight(line, "\n"), " - ")

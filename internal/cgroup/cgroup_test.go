@@ -20,7 +20,7 @@ func TestPathsCannotLeaveTheRootFolderOrMeetTheKernelsFiles(t *testing.T) {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
-	for _, name := range []string{"", "a/b", "..", "cgroup.procs"} {
+	for _, name := range []string{"", "a/../b", "/a", "..", "cgroup.procs", "a/cgroup.procs"} {
 		if _, err := Open(name); err == nil {
 			t.Errorf("root folder %q was taken", name)
 		}
@@ -31,7 +31,7 @@ func TestHierarchiesAreFoundInEveryArrangement(t *testing.T) {
 	hybrid := "1 2 0:1 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" +
 		"2 2 0:2 / /sys/fs/cgroup/memory rw shared:5 - cgroup cgroup rw,memory\n3 2 0:3 / /odd\\040name rw - cgroup cgroup rw,pids\n" +
 		"4 2 0:4 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n5 2 0:5 / /later rw - cgroup cgroup rw,memory\n"
-	v2, v1 := parseMounts(hybrid)
+	v2, v1 := Mounts(hybrid)
 	if v2 != "/sys/fs/cgroup/unified" || v1["cpu"] != "/sys/fs/cgroup/cpu,cpuacct" || v1["memory"] != "/sys/fs/cgroup/memory" || v1["pids"] != "/odd name" {
 		t.Errorf("%q %v", v2, v1)
 	}
@@ -41,7 +41,7 @@ func FuzzParseMounts(f *testing.F) {
 	f.Add("4 2 0:4 / /x\\040y rw - cgroup2 cgroup2 rw\n")
 	f.Add("1 2 0:1 / /a\\ rw - cgroup a rw,cpu\n - - \n")
 	f.Fuzz(func(t *testing.T, text string) {
-		v2, v1 := parseMounts(text)
+		v2, v1 := Mounts(text)
 		if len(v1) > len(controllers) || len(v2) > len(text) {
 			t.Errorf("%q %v", v2, v1)
 		}

@@ -31,7 +31,7 @@ func Place() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("cgroup: find the hierarchies: %w", err)
 	}
-	v2, _ := parseMounts(string(raw))
+	v2, _ := Mounts(string(raw))
 	if v2 == "" || !hasControllers(v2) {
 		return RootName, nil
 	}

@@ -63,7 +63,7 @@ func NotRunning(err error) bool {
 
 // Ping greets the warden and gives the name of its build.
 func (c *Client) Ping(ctx context.Context) (build string, err error) {
-	conn, hello, err := c.dial(ctx)
+	conn, hello, err := c.dial(ctx, nil)
 	if err != nil {
 		return "", err
 	}
@@ -85,7 +85,7 @@ func (c *Client) Logs(ctx context.Context, req wire.LogsRequest) ([]*os.File, er
 }
 
 func (c *Client) call(ctx context.Context, verb string, body, out any, progress func(wire.Progress)) ([]*os.File, error) {
-	conn, _, err := c.dial(ctx)
+	conn, _, err := c.dial(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -149,8 +149,9 @@ func failure(body json.RawMessage) error {
 	return &Error{What: f.Message, Mend: f.Mend, Exit: f.Exit}
 }
 
-// dial connects and exchanges hellos.
-func (c *Client) dial(ctx context.Context) (*wire.Conn, wire.Hello, error) {
+// dial connects and exchanges hellos. ask may be nil; it sends the request
+// right behind our hello, without a wait for the warden's.
+func (c *Client) dial(ctx context.Context, ask func(*wire.Conn) error) (*wire.Conn, wire.Hello, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "unix", c.Socket)
 	if err != nil {
@@ -161,14 +162,14 @@ func (c *Client) dial(ctx context.Context) (*wire.Conn, wire.Hello, error) {
 		return nil, wire.Hello{}, errors.Join(errors.New("client: not a unix socket"), raw.Close())
 	}
 	conn := wire.New(unix)
-	hello, err := c.greet(conn)
+	hello, err := c.greet(conn, ask)
 	if err != nil {
 		return nil, hello, errors.Join(err, conn.Close())
 	}
 	return conn, hello, nil
 }
 
-func (c *Client) greet(conn *wire.Conn) (wire.Hello, error) {
+func (c *Client) greet(conn *wire.Conn, ask func(*wire.Conn) error) (wire.Hello, error) {
 	silent := func(err error) error {
 		return &Error{
 			What: fmt.Sprintf("the warden at %s did not greet: %v", c.Socket, err),
@@ -179,6 +180,11 @@ func (c *Client) greet(conn *wire.Conn) (wire.Hello, error) {
 	_ = conn.Unix().SetDeadline(time.Now().Add(helloTimeout))
 	if err := conn.Send(0, "hello", wire.Hello{Protocol: wire.WardenProtocol, Version: wire.WardenVersion, Build: c.Build}); err != nil {
 		return wire.Hello{}, silent(err)
+	}
+	if ask != nil {
+		if err := ask(conn); err != nil {
+			return wire.Hello{}, silent(err)
+		}
 	}
 	m, files, err := conn.Recv()
 	closeAll(files)

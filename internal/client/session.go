@@ -34,16 +34,13 @@ type Session struct {
 // Start asks for a process (wire.VerbExec with an AgentExec, wire.VerbRun with
 // a RunRequest) and returns once it runs. The caller runs [Session.Run].
 func (c *Client) Start(ctx context.Context, verb string, body any, terminal bool, progress func(wire.Progress)) (*Session, error) {
-	conn, _, err := c.dial(ctx)
+	conn, _, err := c.dial(ctx, func(conn *wire.Conn) error { return conn.Send(1, verb, body) })
 	if err != nil {
 		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Unix().SetDeadline(time.Now()) })
 	defer stop()
 	fail := func(err error) (*Session, error) { return nil, errors.Join(c.lost(ctx, verb, err), conn.Close()) }
-	if err := conn.Send(1, verb, body); err != nil {
-		return fail(err)
-	}
 	m, files, err := answer(conn, progress)
 	if err != nil {
 		return fail(err)
@@ -89,24 +86,15 @@ func (s *Session) Run(ctx context.Context, in *os.File, out, errout io.Writer) (
 	stop := context.AfterFunc(ctx, func() { _ = s.conn.Unix().SetDeadline(time.Now()) })
 	defer stop()
 
-	// A pipe that becomes readable when the process ended wakes the reader of
-	// in, which may be a terminal that nobody types on.
-	wakeR, wakeW, err := os.Pipe()
-	if err != nil {
-		return wire.ExecExited{}, fmt.Errorf("client: %w", err)
-	}
-	defer func() { _ = wakeR.Close() }()
-	var input, output sync.WaitGroup
+	var output sync.WaitGroup
 	into, outputs := s.stdin, []*os.File{s.stdout, s.stderr}
 	if s.tty != nil {
 		into, outputs = s.tty, []*os.File{s.tty}
 	}
-	input.Go(func() {
-		feed(in, wakeR, into)
-		if s.stdin != nil {
-			_ = s.stdin.Close() // the process sees the end of its input
-		}
-	})
+	endInput, err := s.input(in, into)
+	if err != nil {
+		return wire.ExecExited{}, err
+	}
 	for i, from := range outputs {
 		to := out
 		if i == 1 {
@@ -118,9 +106,7 @@ func (s *Session) Run(ctx context.Context, in *os.File, out, errout io.Writer) (
 		})
 	}
 	exited, err := s.wait()
-	_ = wakeW.Close()
-	_ = into.SetWriteDeadline(time.Now()) // a child may hold the pipe and never read
-	input.Wait()
+	endInput()
 	if err != nil {
 		closeAll(outputs)
 	} else {
@@ -134,6 +120,35 @@ func (s *Session) Run(ctx context.Context, in *os.File, out, errout io.Writer) (
 		return exited, s.client.lost(ctx, s.verb, err)
 	}
 	return exited, nil
+}
+
+// input starts to copy in to the process. end stops that and waits for it.
+func (s *Session) input(in, into *os.File) (end func(), err error) {
+	if in == nil {
+		if s.stdin != nil {
+			_ = s.stdin.Close() // the process sees the end of its input
+		}
+		return func() {}, nil
+	}
+	// A pipe that becomes readable when the process ended wakes the reader of
+	// in, which may be a terminal that nobody types on.
+	wakeR, wakeW, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	var feeding sync.WaitGroup
+	feeding.Go(func() {
+		feed(in, wakeR, into)
+		if s.stdin != nil {
+			_ = s.stdin.Close()
+		}
+	})
+	return func() {
+		_ = wakeW.Close()
+		_ = into.SetWriteDeadline(time.Now()) // a child may hold the pipe and never read
+		feeding.Wait()
+		_ = wakeR.Close()
+	}, nil
 }
 
 // wait reads until the process ended.
@@ -155,9 +170,6 @@ func (s *Session) wait() (wire.ExecExited, error) {
 // wake is closed at its other side. It never changes in's mode, which the
 // operator's shell shares.
 func feed(in, wake, to *os.File) {
-	if in == nil {
-		return
-	}
 	from, ok := number(in)
 	until, ok2 := number(wake)
 	if !ok || !ok2 {
@@ -198,8 +210,12 @@ func number(f *os.File) (fd int32, ok bool) {
 	return fd, err == nil
 }
 
-// pollable gives f as a file whose reads can have a deadline, and closes f.
+// pollable gives f as a file whose reads can have a deadline: f itself, when it
+// came that way, or a new one in exchange for f.
 func pollable(f *os.File) (*os.File, error) {
+	if err := f.SetDeadline(time.Time{}); err == nil {
+		return f, nil
+	}
 	defer func() { _ = f.Close() }()
 	raw, err := f.SyscallConn()
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 // the kernel) or has no honest use (TIOCSTI, ptrace). The caller needs
 // CAP_SYS_ADMIN.
 func ConfineCell() error {
-	f, err := compile(cellRules())
+	f, err := compile(cellRules(native()))
 	if err != nil {
 		return err
 	}
@@ -26,22 +26,22 @@ func ConfineCell() error {
 }
 
 // makesContainers are the calls, refused in containers, that making one takes.
-var makesContainers = []uint32{
-	unix.SYS_CHROOT, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSOPEN, unix.SYS_FSPICK, unix.SYS_MOUNT,
-	unix.SYS_MOUNT_SETATTR, unix.SYS_MOVE_MOUNT, unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_TREE, unix.SYS_OPEN_TREE_ATTR,
-	unix.SYS_PIVOT_ROOT, unix.SYS_SETDOMAINNAME, unix.SYS_SETHOSTNAME, unix.SYS_SETNS, unix.SYS_UMOUNT2, unix.SYS_UNSHARE,
+var makesContainers = []string{
+	"chroot", "fsconfig", "fsmount", "fsopen", "fspick", "mount",
+	"mount_setattr", "move_mount", "name_to_handle_at", "open_tree", "open_tree_attr",
+	"pivot_root", "setdomainname", "sethostname", "setns", "umount2", "unshare",
 }
 
-func cellRules() rules {
-	out := rules{arch: auditArch, x32: hasX32, calls: map[uint32]block{}, otherwise: ret(retAllow)}
-	for _, nr := range refusedCalls {
-		if !slices.Contains(makesContainers, nr) {
-			out.calls[nr] = errno(unix.EPERM)
+func cellRules(a architecture) rules {
+	out := rules{arch: a.audit, x32: a.x32, calls: map[uint32]block{}, otherwise: ret(retAllow)}
+	for _, name := range slices.Concat(refusedCalls, a.refused) {
+		if !slices.Contains(makesContainers, name) {
+			out.calls[a.nr(name)] = errno(unix.EPERM)
 		}
 	}
 	// Netlink whole: the launcher sets up loopback, and what else netlink can do
 	// in this cell's network namespace takes capabilities.
-	out.calls[unix.SYS_SOCKET] = lowIn(0, []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}, errno(unix.EAFNOSUPPORT))
-	out.calls[unix.SYS_IOCTL] = lowNotIn(1, []uint32{tiocsti, tioclinux}, unix.EPERM)
+	out.calls[a.nr("socket")] = lowIn(0, []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}, errno(unix.EAFNOSUPPORT))
+	out.calls[a.nr("ioctl")] = lowNotIn(1, []uint32{tiocsti, tioclinux}, unix.EPERM)
 	return out
 }

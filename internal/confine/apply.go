@@ -1,121 +1,167 @@
 package confine
 
 import (
+	"encoding/binary"
 	"fmt"
+	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/forked"
 )
 
-// Result is what is in force, read back where the kernel lets one read it.
+// Result is what is in force: a child whose script ran to its end has read it
+// back where the kernel lets one read it.
 type Result struct {
 	Landlock int `json:"landlock"` // ABI in force, 0: none
 	Seccomp  int `json:"seccomp"`  // instructions of the filter, 0: none
 }
 
-// Identity is the user that a process becomes; nil in [Profile.Apply] keeps
+// Identity is the user that a process becomes; nil in [Profile.Write] keeps
 // the present one (inside a user namespace it was set already).
 type Identity struct {
 	ID uint32 // user and group alike
 }
 
-// Apply confines the calling thread, which must be locked to its goroutine
-// and must exec right after: other threads are not confined. proc is procfs
-// in the final root.
-func (p Profile) Apply(become *Identity, proc string) (Result, error) {
-	var out Result
-	if err := p.setLimits(); err != nil {
-		return out, err
-	}
+// Write adds to s what confines the child. held are its capabilities when it starts;
+// rules is the profile's Landlock rule set, as made by [Profile.Rules], with the
+// descriptor that it has in the child. The child must see procfs on /proc.
+func (p Profile) Write(s *forked.Script, become *Identity, held Caps, rules Rules) (Result, error) {
+	out := Result{Landlock: rules.ABI}
+	p.writeLimits(s)
 	if p.DropCaps {
-		if err := dropBounding(); err != nil {
-			return out, err
+		// So that no exec can give anything back.
+		for c := range lastCap() + 1 {
+			if held.Bounding&(1<<c) != 0 {
+				s.Call(fmt.Sprintf("drop capability %d from the bounding set", c), unix.SYS_PRCTL, unix.PR_CAPBSET_DROP, c, 0, 0, 0)
+			}
 		}
 	}
 	if become != nil {
-		if err := becomeID(become.ID); err != nil {
-			return out, err
-		}
+		WriteIdentity(s, become.ID, held.Permitted)
 	}
 	if p.NoNewPrivs {
-		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-			return out, fmt.Errorf("confine: no_new_privs: %w", err)
-		}
+		s.Call("set no_new_privs", unix.SYS_PRCTL, unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	}
-	if p.Landlock {
-		abi, err := p.restrict()
-		if err != nil {
-			return out, err
-		}
-		out.Landlock = abi
+	if rules.ABI > 0 {
+		s.Call("apply the Landlock rules", unix.SYS_LANDLOCK_RESTRICT_SELF, rules.FD, rules.Flags)
 	}
 	// Without no_new_privs (a decoy) the filter needs CAP_SYS_ADMIN, so it is
 	// installed before the capabilities go; the filter allows what follows.
 	if p.Seccomp {
-		f, err := p.filter()
+		f, err := ForRole(p.Role)
 		if err != nil {
 			return out, err
 		}
-		if err := f.Install(); err != nil {
-			return out, err
-		}
+		f.write(s)
 		out.Seccomp = f.Len()
 	}
-	var err error
 	if p.DropCaps {
-		err = dropCaps()
+		s.Call("clear ambient capabilities", unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+		writeCaps(s, "drop all capabilities", 0, 0)
 	} else {
-		err = keepCaps()
+		writeKept(s, held.Permitted)
 	}
-	if err != nil {
-		return out, err
-	}
-	st, err := ReadStatus(proc + "/thread-self/status")
-	if err != nil {
-		return out, err
-	}
-	return out, p.Verify(st)
+	p.writeReadBack(s)
+	return out, nil
 }
 
-func (p Profile) filter() (*Filter, error) {
-	if len(p.Program) > 0 {
-		return Unmarshal(p.Program)
+// Apply confines the calling thread by the same script. The thread must be
+// locked to its goroutine and exec right after: other threads are not confined.
+func (p Profile) Apply() (Result, error) {
+	// The library's form, which tells the Go runtime not to put the old limit
+	// back at exec.
+	if err := syscall.Setrlimit(unix.RLIMIT_NOFILE, &syscall.Rlimit{Cur: p.NoFile, Max: p.NoFile}); err != nil {
+		return Result{}, fmt.Errorf("confine: RLIMIT_NOFILE %d: %w", p.NoFile, err)
 	}
-	return ForRole(p.Role)
+	rules, err := p.Rules()
+	if err != nil {
+		return Result{}, err
+	}
+	if rules.FD >= 0 {
+		defer func() { _ = unix.Close(rules.FD) }()
+	}
+	held, err := Held()
+	if err != nil {
+		return Result{}, err
+	}
+	s := &forked.Script{}
+	out, err := p.Write(s, nil, held, rules)
+	if err != nil {
+		return Result{}, err
+	}
+	if err := s.Perform(); err != nil {
+		return Result{}, fmt.Errorf("confine: %w", err)
+	}
+	return out, nil
 }
 
-// becomeID gives up root for good: saved ids included, and no other group. Capabilities
-// stay until they are dropped by name, so that the steps that need them can
-// follow. Raw calls, because only this thread goes on.
-func becomeID(id uint32) error {
-	if err := unix.Prctl(unix.PR_SET_KEEPCAPS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("confine: keep capabilities: %w", err)
-	}
-	n := uintptr(id)
-	if _, _, e := unix.RawSyscall(unix.SYS_SETGROUPS, 0, 0, 0); e != 0 {
-		return fmt.Errorf("confine: drop supplementary groups: %w", e)
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESGID, n, n, n); e != 0 {
-		return fmt.Errorf("confine: become group %d: %w", id, e)
-	}
-	if _, _, e := unix.RawSyscall(unix.SYS_SETRESUID, n, n, n); e != 0 {
-		return fmt.Errorf("confine: become user %d: %w", id, e)
-	}
+// WriteIdentity gives up root for good: saved ids included, and no other group.
+// Capabilities stay until they are dropped by name, so that the steps that need
+// them can follow.
+func WriteIdentity(s *forked.Script, id uint32, held uint64) {
+	s.Call("keep capabilities", unix.SYS_PRCTL, unix.PR_SET_KEEPCAPS, 1, 0, 0, 0)
+	s.Call("drop supplementary groups", unix.SYS_SETGROUPS, 0, 0)
+	s.Call(fmt.Sprintf("become group %d", id), unix.SYS_SETRESGID, id, id, id)
+	s.Call(fmt.Sprintf("become user %d", id), unix.SYS_SETRESUID, id, id, id)
 	// The effective set is emptied by leaving user 0; take it back.
-	return raiseEffective()
+	writeCaps(s, "raise the capabilities again", held, 0)
 }
 
-func raiseEffective() error {
-	var head unix.CapUserHeader
-	head.Version = unix.LINUX_CAPABILITY_VERSION_3
-	var data [2]unix.CapUserData
-	if err := unix.Capget(&head, &data[0]); err != nil {
-		return fmt.Errorf("confine: capget: %w", err)
+// writeCaps sets effective and permitted, and inheritable.
+func writeCaps(s *forked.Script, what string, held, inheritable uint64) {
+	// struct __user_cap_header_struct and two of __user_cap_data_struct (capget(2)).
+	head := binary.NativeEndian.AppendUint32(nil, unix.LINUX_CAPABILITY_VERSION_3)
+	head = append(head, 0, 0, 0, 0)
+	var data []byte
+	for shift := 0; shift < 64; shift += 32 {
+		for _, m := range []uint64{held, held, inheritable} {
+			data = binary.NativeEndian.AppendUint32(data, uint32(m>>shift)) // #nosec G115 -- the two halves
+		}
 	}
-	for i := range data {
-		data[i].Effective = data[i].Permitted
+	s.Call(what, unix.SYS_CAPSET, head, data)
+}
+
+// writeKept makes what is permitted survive exec: for decoys alone.
+func writeKept(s *forked.Script, held uint64) {
+	writeCaps(s, "make capabilities inheritable", held, held)
+	for c := range lastCap() + 1 {
+		if held&(1<<c) != 0 {
+			s.Call(fmt.Sprintf("raise ambient capability %d", c), unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c, 0, 0)
+		}
 	}
-	if err := unix.Capset(&head, &data[0]); err != nil {
-		return fmt.Errorf("confine: capset: %w", err)
+}
+
+func (p Profile) writeLimits(s *forked.Script) {
+	for _, l := range []struct {
+		what string
+		id   int
+		max  uint64
+	}{{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, p.NoFile}, {"RLIMIT_CORE", unix.RLIMIT_CORE, p.Core}} {
+		limit := &unix.Rlimit{Cur: l.max, Max: l.max}
+		s.Call(fmt.Sprintf("set %s to %d", l.what, l.max), unix.SYS_PRLIMIT64, 0, l.id, unsafe.Pointer(limit), 0) // #nosec G103 -- the call's own form
 	}
-	return nil
+}
+
+// writeReadBack reads what /proc says of the child itself and refuses to go on
+// with anything but what the profile says (see [Profile.Verify]). Landlock
+// cannot be read back; only attacks prove it.
+func (p Profile) writeReadBack(s *forked.Script) {
+	const size = 8192 // the file has about 1,500 bytes
+	text, fd, n := make([]byte, size), &forked.Var{}, &forked.Var{}
+	s.Call("open /proc/thread-self/status to read back", unix.SYS_OPENAT, unix.AT_FDCWD, "/proc/thread-self/status", unix.O_RDONLY|unix.O_CLOEXEC, 0, forked.Save(fd))
+	s.Call("read back", unix.SYS_READ, fd, text, size, forked.Save(n), forked.AtLeast(1))
+	s.Call("close what was read back", unix.SYS_CLOSE, fd)
+	if p.DropCaps {
+		for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"} {
+			s.Holds("go on: read back, "+set+" is not empty", text, n, "\n"+set+":\t0000000000000000\n")
+		}
+	}
+	if p.NoNewPrivs {
+		s.Holds("go on: read back, no_new_privs is not set", text, n, "\nNoNewPrivs:\t1\n")
+	}
+	if p.Seccomp {
+		s.Holds("go on: read back, seccomp is not in filter mode", text, n, fmt.Sprintf("\nSeccomp:\t%d\n", unix.SECCOMP_MODE_FILTER))
+	}
 }

@@ -2,10 +2,11 @@
 // kernel takes away from a process just before it becomes a container's first
 // process.
 //
-// A [Profile] belongs to an engine.Role. It is applied by the small second
-// stage of the cell engine, on the locked thread that then execs, in this
-// order: resource limits, user id, bounding set, no_new_privs, Landlock,
-// capabilities, seccomp. Every part is read back by [ReadBack] before exec.
+// A [Profile] belongs to an engine.Role. It is written into the script that the
+// cell engine's child carries out before it execs (internal/forked), in this
+// order: resource limits, bounding set, user id, no_new_privs, Landlock,
+// seccomp, capabilities. What the kernel shows of it is read back by the child
+// itself, which goes no further when it is not what the profile says.
 //
 // Kept here: seccomp (an allowlist of our own), Landlock, capabilities,
 // no_new_privs, resource limits. Not kept here: namespaces and mounts
@@ -24,11 +25,10 @@ import (
 type Profile struct {
 	Role engine.Role `json:"role"`
 
-	Seccomp    bool   `json:"seccomp"`           // the role's filter
-	Program    []byte `json:"program,omitempty"` // the filter compiled by the starter; empty: compile it here
-	Landlock   bool   `json:"landlock"`          // the role's rule set
-	DropCaps   bool   `json:"dropCaps"`          // every capability, from every set
-	NoNewPrivs bool   `json:"noNewPrivs"`        // prctl(2) PR_SET_NO_NEW_PRIVS
+	Seccomp    bool `json:"seccomp"`    // the role's filter
+	Landlock   bool `json:"landlock"`   // the role's rule set
+	DropCaps   bool `json:"dropCaps"`   // every capability, from every set
+	NoNewPrivs bool `json:"noNewPrivs"` // prctl(2) PR_SET_NO_NEW_PRIVS
 
 	NoFile uint64 `json:"noFile"` // RLIMIT_NOFILE, soft and hard
 	Core   uint64 `json:"core"`   // RLIMIT_CORE, soft and hard

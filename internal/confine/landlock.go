@@ -6,7 +6,6 @@ import (
 
 	"github.com/landlock-lsm/go-landlock/landlock"
 	ll "github.com/landlock-lsm/go-landlock/landlock/syscall"
-	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
@@ -94,34 +93,42 @@ func rightsOf(abi int, role engine.Role) rights {
 	return r
 }
 
-// restrict applies the rule set to the calling thread and gives the ABI in
-// force. Paths are those of the final root.
-func (p Profile) restrict() (int, error) {
+// Rules is a Landlock rule set, ready to be applied.
+type Rules struct {
+	ABI   int // that it is written for; 0: there is none
+	FD    int
+	Flags uint32 // of landlock_restrict_self(2)
+}
+
+// None is no rule set.
+func None() Rules { return Rules{FD: -1} }
+
+// Rules makes the rule set. It is the calling thread that sees the final root:
+// a rule is for the file that it finds there, not for the name, and so holds in
+// every copy of that mount namespace. The caller closes FD.
+func (p Profile) Rules() (Rules, error) {
+	if !p.Landlock {
+		return None(), nil
+	}
 	abi := LandlockABI()
 	if err := checkABI(abi, p.AcceptWeaker); err != nil {
-		return 0, err
+		return None(), err
 	}
 	if abi == 0 {
-		return 0, nil // accepted, and reported as 0
+		return None(), nil // accepted, and reported as 0
 	}
 	abi = min(abi, WantedABI)
 	r := rightsOf(abi, p.Role)
 	cfg := landlock.Config{HandledAccessFS: r.fs, HandledAccessNet: r.net, Scoped: r.scope}
 	rules, err := p.paths(r)
 	if err != nil {
-		return 0, err
+		return None(), err
 	}
 	fd, flags, err := cfg.NewRulesetFD(rules...)
 	if err != nil {
-		return 0, fmt.Errorf("confine: landlock rules: %w", err)
+		return None(), fmt.Errorf("confine: landlock rules: %w", err)
 	}
-	defer func() { _ = unix.Close(fd) }()
-	// By hand and not through the library's Restrict: this thread execs, and
-	// the others end with that.
-	if _, _, e := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(fd), uintptr(flags), 0); e != 0 { // #nosec G115 -- a descriptor
-		return 0, fmt.Errorf("confine: landlock_restrict_self: %w", e)
-	}
-	return abi, nil
+	return Rules{ABI: abi, FD: fd, Flags: flags}, nil
 }
 
 // paths lists what may be reached: everything to read and run, devices to

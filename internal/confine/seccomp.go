@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/forked"
 )
 
 // The answers of a filter (seccomp(2)).
@@ -47,8 +48,7 @@ func (f *Filter) Len() int { return len(f.raw) }
 func (f *Filter) Raw() []bpf.RawInstruction { return slices.Clone(f.raw) }
 
 // Marshal gives the program as the kernel's struct sock_filter, eight bytes an
-// instruction, so that a starter compiles once and every second stage only
-// installs.
+// instruction.
 func (f *Filter) Marshal() []byte {
 	out := make([]byte, 0, 8*len(f.raw))
 	for _, r := range f.raw {
@@ -59,25 +59,11 @@ func (f *Filter) Marshal() []byte {
 	return out
 }
 
-// Unmarshal is the reverse of [Filter.Marshal]. Whether the program makes
-// sense is for the kernel to judge.
-func Unmarshal(raw []byte) (*Filter, error) {
-	if len(raw) == 0 || len(raw)%8 != 0 || len(raw)/8 > maxInstructions {
-		return nil, fmt.Errorf("confine: %d bytes are no filter", len(raw))
-	}
-	f := &Filter{raw: make([]bpf.RawInstruction, len(raw)/8)}
-	for i := range f.raw {
-		b := raw[8*i:]
-		f.raw[i] = bpf.RawInstruction{Op: binary.NativeEndian.Uint16(b), Jt: b[2], Jf: b[3], K: binary.NativeEndian.Uint32(b[4:])}
-	}
-	return f, nil
-}
-
 var compiled sync.Map // engine.Role -> func() (*Filter, error); a cache of pure values
 
 // ForRole compiles the filter of a role. Filters are immutable and shared.
 func ForRole(r engine.Role) (*Filter, error) {
-	once, _ := compiled.LoadOrStore(r, sync.OnceValues(func() (*Filter, error) { return compile(rulesFor(r)) }))
+	once, _ := compiled.LoadOrStore(r, sync.OnceValues(func() (*Filter, error) { return compile(rulesFor(r, native())) }))
 	return once.(func() (*Filter, error))()
 }
 
@@ -205,9 +191,13 @@ func lowClear(i int, mask uint32, e unix.Errno) block {
 	}, errno(e)...)
 }
 
-// Install puts the filter on the calling thread only, which must be locked to
-// its goroutine. The thread needs no_new_privs or CAP_SYS_ADMIN.
-func (f *Filter) Install() error { return f.install(0) }
+// write adds the installation to a child's script. The child needs
+// no_new_privs or CAP_SYS_ADMIN.
+func (f *Filter) write(s *forked.Script) {
+	raw := f.Marshal()
+	prog := &unix.SockFprog{Len: uint16(len(f.raw)), Filter: (*unix.SockFilter)(unsafe.Pointer(unsafe.SliceData(raw)))} // #nosec G103 G115 -- the kernel's form, at most 4096
+	s.Call("install the seccomp filter", unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, unsafe.Pointer(prog))       // #nosec G103 -- the call's own form
+}
 
 // InstallAll puts the filter on every thread of the process.
 func (f *Filter) InstallAll() error { return f.install(unix.SECCOMP_FILTER_FLAG_TSYNC) }

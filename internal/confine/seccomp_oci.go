@@ -61,27 +61,15 @@ func is(index uint, value uint32) ociArg { return masked(index, low, value) }
 // which nobody sees, because the second stage puts the filter of ForRole on
 // top before it runs anything.
 func OCIProfile(r engine.Role) ([]byte, error) {
+	a := native()
 	p := ociProfile{
-		DefaultAction: ociErrno, DefaultErrnoRet: uint(unix.ENOSYS), DefaultErrno: "ENOSYS", Architectures: []string{ociArch},
+		DefaultAction: ociErrno, DefaultErrnoRet: uint(unix.ENOSYS), DefaultErrno: "ENOSYS", Architectures: []string{a.oci},
 	}
 	plain := map[string]bool{}
-	for _, list := range [][]uint32{commonCalls, archCalls} {
-		for _, nr := range list {
-			n, err := callName(nr)
-			if err != nil {
-				return nil, err
-			}
-			plain[n] = true
-		}
+	for _, n := range slices.Concat(commonCalls, a.calls) {
+		plain[n] = true
 	}
-	refused := []string{}
-	for _, nr := range refusedCalls {
-		n, err := callName(nr)
-		if err != nil {
-			return nil, err
-		}
-		refused = append(refused, n)
-	}
+	refused := slices.Concat(refusedCalls, a.refused)
 	if ours := r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver; ours {
 		refused = append(refused, "listen")
 		if r != engine.RoleResolver {
@@ -164,14 +152,4 @@ func spread(v, mask uint32) uint32 {
 		}
 	}
 	return out
-}
-
-func callName(nr uint32) (string, error) {
-	if n, ok := commonNames[nr]; ok {
-		return n, nil
-	}
-	if n, ok := archNames[nr]; ok {
-		return n, nil
-	}
-	return "", fmt.Errorf("confine: call number %d has no name in seccomp_names.go", nr)
 }

@@ -56,16 +56,23 @@ func TestOCIProfileAllowsWhatTheFilterAllows(t *testing.T) {
 				}
 				return v
 			}
+			a := native()
+			names := map[uint32]string{}
+			for _, n := range numbers {
+				if nr, ok := a.has(n.name); ok {
+					names[nr] = n.name
+				}
+			}
 			for nr := range uint32(480) {
-				name, err := callName(nr)
+				name, named := names[nr]
 				rounds := 20
-				if err == nil && slices.Contains([]string{"socket", "socketpair", "clone", "ioctl", "personality"}, name) {
+				if named && slices.Contains([]string{"socket", "socketpair", "clone", "ioctl", "personality"}, name) {
 					rounds = 20000
 				}
 				for range rounds {
 					args := [6]uint64{pick(), pick(), pick(), pick(), pick(), pick()}
-					ours := m.call(auditArch, nr, args[:]...) == retAllow
-					if theirs := err == nil && p.answers(name, args); theirs != ours {
+					ours := m.call(a.audit, nr, args[:]...) == retAllow
+					if theirs := named && p.answers(name, args); theirs != ours {
 						t.Fatalf("call %d (%s) with %x: the OCI profile says %v, the filter %v", nr, name, args, theirs, ours)
 					}
 				}

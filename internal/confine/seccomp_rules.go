@@ -64,48 +64,50 @@ func dispatch(i int, choices []choice, otherwise block) block {
 	return append(b, otherwise...)
 }
 
-// rulesFor gives a role's rules on this architecture.
-func rulesFor(r engine.Role) rules {
-	out := rules{arch: auditArch, x32: hasX32, calls: map[uint32]block{}, otherwise: errno(unix.ENOSYS)}
-	for _, list := range [][]uint32{commonCalls, archCalls} {
-		for _, nr := range list {
-			out.calls[nr] = ret(retAllow)
+// rulesFor gives a role's rules on an architecture.
+func rulesFor(r engine.Role, a architecture) rules {
+	out := rules{arch: a.audit, x32: a.x32, calls: map[uint32]block{}, otherwise: errno(unix.ENOSYS)}
+	for _, list := range [][]string{commonCalls, a.calls} {
+		for _, name := range list {
+			out.calls[a.nr(name)] = ret(retAllow)
 		}
 	}
 	ours := r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver
 	netlink := r != engine.RoleDialer && r != engine.RoleResolver
-	out.calls[unix.SYS_SOCKET] = socketBlock(netlink)
-	out.calls[unix.SYS_SOCKETPAIR] = lowIn(0, []uint32{unix.AF_UNIX}, errno(unix.EAFNOSUPPORT))
-	out.calls[unix.SYS_CLONE] = lowClear(0, namespaceFlags, unix.EPERM)
+	out.calls[a.nr("socket")] = socketBlock(netlink)
+	out.calls[a.nr("socketpair")] = lowIn(0, []uint32{unix.AF_UNIX}, errno(unix.EAFNOSUPPORT))
+	out.calls[a.nr("clone")] = lowClear(0, namespaceFlags, unix.EPERM)
 	// clone3 hides its flags behind a pointer. ENOSYS makes every C library
 	// fall back to clone.
-	out.calls[unix.SYS_CLONE3] = errno(unix.ENOSYS)
-	out.calls[unix.SYS_IOCTL] = lowNotIn(1, []uint32{tiocsti, tioclinux}, unix.EPERM)
-	out.calls[unix.SYS_PERSONALITY] = lowIn(0, personalities, errno(unix.EPERM))
+	out.calls[a.nr("clone3")] = errno(unix.ENOSYS)
+	out.calls[a.nr("ioctl")] = lowNotIn(1, []uint32{tiocsti, tioclinux}, unix.EPERM)
+	out.calls[a.nr("personality")] = lowIn(0, personalities, errno(unix.EPERM))
 	// Refusals that an operator should be able to tell from a call which this
 	// kernel does not have.
-	for _, nr := range refusedCalls {
-		out.calls[nr] = errno(unix.EPERM)
+	for _, list := range [][]string{refusedCalls, a.refused} {
+		for _, name := range list {
+			out.calls[a.nr(name)] = errno(unix.EPERM)
+		}
 	}
 	if ours {
 		// Their listening sockets are passed in.
-		out.calls[unix.SYS_LISTEN] = errno(unix.EPERM)
+		out.calls[a.nr("listen")] = errno(unix.EPERM)
 		if r != engine.RoleResolver { // UDP may need an address of its own
-			out.calls[unix.SYS_BIND] = errno(unix.EPERM)
+			out.calls[a.nr("bind")] = errno(unix.EPERM)
 		}
 	}
 	return out
 }
 
 // Seal gives up starting programs, for the dialer and the resolver: called by
-// themselves once they run, since the second stage's own exec needs the call.
+// themselves once they run, since the exec that starts them needs the call.
 func Seal() error {
 	// The engine has set it already; a process that was started otherwise
 	// needs it for the call.
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("confine: no_new_privs: %w", err)
 	}
-	f, err := compile(sealRules())
+	f, err := compile(sealRules(native()))
 	if err != nil {
 		return err
 	}
@@ -114,9 +116,9 @@ func Seal() error {
 
 // sealRules allows everything but exec; the role's filter goes on judging the
 // rest, and the strictest answer of all filters counts (seccomp(2)).
-func sealRules() rules {
+func sealRules(a architecture) rules {
 	return rules{
-		arch: auditArch, x32: hasX32, otherwise: ret(retAllow),
-		calls: map[uint32]block{unix.SYS_EXECVE: errno(unix.EPERM), unix.SYS_EXECVEAT: errno(unix.EPERM)},
+		arch: a.audit, x32: a.x32, otherwise: ret(retAllow),
+		calls: map[uint32]block{a.nr("execve"): errno(unix.EPERM), a.nr("execveat"): errno(unix.EPERM)},
 	}
 }

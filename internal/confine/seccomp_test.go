@@ -2,7 +2,13 @@ package confine
 
 import (
 	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/net/bpf"
@@ -62,96 +68,171 @@ func (m *machine) call(arch, nr uint32, args ...uint64) uint32 {
 
 func no(e unix.Errno) uint32 { return retErrno | uint32(e) }
 
+// forArch compiles a role's filter for any architecture, this one or not.
+func forArch(t testing.TB, r engine.Role, a architecture) *machine {
+	t.Helper()
+	f, err := compile(rulesFor(r, a))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newMachine(t, f)
+}
+
+// filter is one of all that are ever compiled for a role.
+type filter struct {
+	a architecture
+	r engine.Role
+}
+
+func everyFilter() (all []filter) {
+	for _, a := range architectures {
+		for _, r := range roles {
+			all = append(all, filter{a, r})
+		}
+	}
+	return all
+}
+
 func TestEveryCallNumberIsAllowedOnlyWhenListed(t *testing.T) {
-	for _, r := range roles {
-		m := forRole(t, r)
-		want := map[uint32]bool{}
-		for _, list := range [][]uint32{commonCalls, archCalls} {
-			for _, nr := range list {
-				want[nr] = true
+	for _, a := range architectures {
+		for _, r := range roles {
+			m := forArch(t, r, a)
+			want := map[uint32]bool{}
+			for _, name := range slices.Concat(commonCalls, a.calls) {
+				want[a.nr(name)] = true
+			}
+			conditional := map[uint32]bool{}
+			for _, name := range []string{"socket", "socketpair", "clone", "ioctl", "personality"} {
+				conditional[a.nr(name)] = true
+			}
+			refused := map[uint32]bool{}
+			for _, name := range slices.Concat(refusedCalls, a.refused) {
+				refused[a.nr(name)] = true
+			}
+			if r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver {
+				refused[a.nr("listen")] = true
+			}
+			if r == engine.RoleGateway || r == engine.RoleDialer {
+				refused[a.nr("bind")] = true
+			}
+			for nr := range uint32(2048) {
+				got := m.call(a.audit, nr, 0, 0, 0, 0, 0, 0)
+				switch {
+				case conditional[nr]:
+				case refused[nr]:
+					if got != no(unix.EPERM) {
+						t.Errorf("%s, %s: refused call %d answers %#x", a.name, r, nr, got)
+					}
+				case want[nr]:
+					if got != retAllow {
+						t.Errorf("%s, %s: listed call %d answers %#x", a.name, r, nr, got)
+					}
+				default:
+					if got != no(unix.ENOSYS) {
+						t.Errorf("%s, %s: call %d, which is not listed, answers %#x", a.name, r, nr, got)
+					}
+				}
 			}
 		}
-		conditional := map[uint32]bool{unix.SYS_SOCKET: true, unix.SYS_SOCKETPAIR: true, unix.SYS_CLONE: true, unix.SYS_IOCTL: true, unix.SYS_PERSONALITY: true}
-		refused := map[uint32]bool{}
-		for _, nr := range refusedCalls {
-			refused[nr] = true
+		for name, rules := range map[string]rules{"cell": cellRules(a), "seal": sealRules(a)} {
+			if _, err := compile(rules); err != nil {
+				t.Errorf("%s, %s: %v", a.name, name, err)
+			}
 		}
-		if r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver {
-			refused[unix.SYS_LISTEN] = true
+	}
+}
+
+// TestNumbersAreThoseOfTheKernel compares with golang.org/x/sys/unix, which is
+// generated from the kernel's headers, for both architectures.
+func TestNumbersAreThoseOfTheKernel(t *testing.T) {
+	dir, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "golang.org/x/sys").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	constant := regexp.MustCompile(`(?m)^\tSYS_(\w+)\s+= (\d+)$`)
+	for _, a := range architectures {
+		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "unix", "zsysnum_linux_"+a.name+".go"))
+		if err != nil {
+			t.Fatal(err)
 		}
-		if r == engine.RoleGateway || r == engine.RoleDialer {
-			refused[unix.SYS_BIND] = true
+		want := map[string]string{}
+		for _, m := range constant.FindAllStringSubmatch(string(text), -1) {
+			want[strings.ToLower(m[1])] = m[2]
 		}
-		for nr := range uint32(2048) {
-			got := m.call(auditArch, nr, 0, 0, 0, 0, 0, 0)
-			switch {
-			case conditional[nr]:
-			case refused[nr]:
-				if got != no(unix.EPERM) {
-					t.Errorf("%s: refused call %d answers %#x", r, nr, got)
-				}
-			case want[nr]:
-				if got != retAllow {
-					t.Errorf("%s: listed call %d answers %#x", r, nr, got)
-				}
-			default:
-				if got != no(unix.ENOSYS) {
-					t.Errorf("%s: call %d, which is not listed, answers %#x", r, nr, got)
-				}
+		for i, n := range numbers {
+			if i > 0 && numbers[i-1].name >= n.name {
+				t.Errorf("%s is not in its place", n.name)
+			}
+			have := n.amd64
+			if a.name == "arm64" {
+				have = n.arm64
+			}
+			w, ok := want[n.name]
+			if !ok {
+				w = "-1"
+			}
+			if w != strconv.Itoa(int(have)) {
+				t.Errorf("%s: %s is %d, want %s", a.name, n.name, have, w)
 			}
 		}
 	}
 }
 
 func TestNoListNamesACallTwiceOrRefusesWhatItAllows(t *testing.T) {
-	seen := map[uint32]string{}
-	for name, list := range map[string][]uint32{"common": commonCalls, "arch": archCalls, "refused": refusedCalls} {
-		for _, nr := range list {
-			if in, ok := seen[nr]; ok {
-				t.Errorf("call %d is in %s and in %s", nr, in, name)
+	for _, a := range architectures {
+		seen := map[uint32]string{}
+		for name, list := range map[string][]string{"common": commonCalls, "arch": a.calls, "refused": slices.Concat(refusedCalls, a.refused)} {
+			for _, call := range list {
+				nr := a.nr(call)
+				if in, ok := seen[nr]; ok {
+					t.Errorf("%s: %s is in %s and in %s", a.name, call, in, name)
+				}
+				seen[nr] = name
 			}
-			seen[nr] = name
 		}
 	}
 }
 
 func TestEscapesAreNotAllowed(t *testing.T) {
-	for _, r := range roles {
-		m := forRole(t, r)
-		for name, nr := range map[string]uint32{
-			"unshare": unix.SYS_UNSHARE, "setns": unix.SYS_SETNS, "mount": unix.SYS_MOUNT, "umount2": unix.SYS_UMOUNT2, "pivot_root": unix.SYS_PIVOT_ROOT,
-			"chroot": unix.SYS_CHROOT, "ptrace": unix.SYS_PTRACE, "process_vm_readv": unix.SYS_PROCESS_VM_READV, "process_vm_writev": unix.SYS_PROCESS_VM_WRITEV,
-			"pidfd_getfd": unix.SYS_PIDFD_GETFD, "open_by_handle_at": unix.SYS_OPEN_BY_HANDLE_AT, "name_to_handle_at": unix.SYS_NAME_TO_HANDLE_AT,
-			"open_tree": unix.SYS_OPEN_TREE, "move_mount": unix.SYS_MOVE_MOUNT, "fsopen": unix.SYS_FSOPEN, "fsmount": unix.SYS_FSMOUNT, "mount_setattr": unix.SYS_MOUNT_SETATTR,
-			"keyctl": unix.SYS_KEYCTL, "add_key": unix.SYS_ADD_KEY, "request_key": unix.SYS_REQUEST_KEY, "bpf": unix.SYS_BPF, "perf_event_open": unix.SYS_PERF_EVENT_OPEN,
-			"userfaultfd": unix.SYS_USERFAULTFD, "io_uring_setup": unix.SYS_IO_URING_SETUP, "io_uring_enter": unix.SYS_IO_URING_ENTER, "io_uring_register": unix.SYS_IO_URING_REGISTER,
-			"kexec_load": unix.SYS_KEXEC_LOAD, "init_module": unix.SYS_INIT_MODULE, "finit_module": unix.SYS_FINIT_MODULE, "delete_module": unix.SYS_DELETE_MODULE,
-			"quotactl": unix.SYS_QUOTACTL, "clone3": unix.SYS_CLONE3, "reboot": unix.SYS_REBOOT, "swapon": unix.SYS_SWAPON, "acct": unix.SYS_ACCT, "syslog": unix.SYS_SYSLOG,
-		} {
-			if got := m.call(auditArch, nr); got == retAllow {
-				t.Errorf("%s: %s is allowed", r, name)
+	escapes := []string{
+		"unshare", "setns", "mount", "umount2", "pivot_root", "chroot", "ptrace", "process_vm_readv", "process_vm_writev",
+		"pidfd_getfd", "open_by_handle_at", "name_to_handle_at", "open_tree", "move_mount", "fsopen", "fsmount",
+		"mount_setattr", "keyctl", "add_key", "request_key", "bpf", "perf_event_open", "userfaultfd", "io_uring_setup",
+		"io_uring_enter", "io_uring_register", "kexec_load", "init_module", "finit_module", "delete_module", "quotactl",
+		"clone3", "reboot", "swapon", "acct", "syslog",
+	}
+	for _, a := range architectures {
+		for _, r := range roles {
+			m := forArch(t, r, a)
+			for _, name := range escapes {
+				if got := m.call(a.audit, a.nr(name)); got == retAllow {
+					t.Errorf("%s, %s: %s is allowed", a.name, r, name)
+				}
 			}
-		}
-		if got := m.call(auditArch, unix.SYS_CLONE3); got != no(unix.ENOSYS) {
-			t.Errorf("%s: clone3 answers %#x: C libraries fall back on ENOSYS only", r, got)
+			if got := m.call(a.audit, a.nr("clone3")); got != no(unix.ENOSYS) {
+				t.Errorf("%s, %s: clone3 answers %#x: C libraries fall back on ENOSYS only", a.name, r, got)
+			}
 		}
 	}
 }
 
 func TestForeignArchitecturesAreKilled(t *testing.T) {
-	for _, r := range roles {
-		m := forRole(t, r)
-		for _, arch := range []uint32{unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_RISCV64, 0, ^uint32(0)} {
-			if got := m.call(arch, unix.SYS_READ); got != retKillProcess {
-				t.Errorf("%s: architecture %#x answers %#x", r, arch, got)
+	for _, a := range architectures {
+		for _, r := range roles {
+			m := forArch(t, r, a)
+			for _, arch := range []uint32{unix.AUDIT_ARCH_X86_64, unix.AUDIT_ARCH_AARCH64, unix.AUDIT_ARCH_I386, unix.AUDIT_ARCH_ARM, unix.AUDIT_ARCH_RISCV64, 0, ^uint32(0)} {
+				if got := m.call(arch, a.nr("read")); arch != a.audit && got != retKillProcess {
+					t.Errorf("%s, %s: architecture %#x answers %#x", a.name, r, arch, got)
+				}
 			}
-		}
-		if !hasX32 {
-			continue
-		}
-		for nr := range uint32(1024) {
-			if got := m.call(auditArch, nr|x32Bit); got != retKillProcess {
-				t.Errorf("%s: x32 call %d answers %#x", r, nr, got)
+			for nr := range uint32(1024) {
+				want := no(unix.ENOSYS) // no such number on arm64
+				if a.x32 {
+					want = retKillProcess
+				}
+				if got := m.call(a.audit, nr|x32Bit); got != want {
+					t.Errorf("%s, %s: x32 call %d answers %#x", a.name, r, nr, got)
+				}
 			}
 		}
 	}
@@ -160,12 +241,13 @@ func TestForeignArchitecturesAreKilled(t *testing.T) {
 // TestSocketFamilies looks at both halves of each argument: the kernel takes
 // the low 32 bits, so must the filter.
 func TestSocketFamilies(t *testing.T) {
-	for _, r := range roles {
-		m := forRole(t, r)
+	for _, c := range everyFilter() {
+		a, r := c.a, c.r
+		m := forArch(t, r, a)
 		rapid.Check(t, func(rt *rapid.T) {
 			family, protocol := rapid.Uint32Range(0, 64).Draw(rt, "family"), rapid.OneOf(rapid.Uint32Range(0, 300), rapid.Uint32()).Draw(rt, "protocol")
 			high := func(v uint32) uint64 { return uint64(v) | uint64(rapid.Uint32().Draw(rt, "high"))<<32 }
-			got := m.call(auditArch, unix.SYS_SOCKET, high(family), high(unix.SOCK_STREAM), high(protocol))
+			got := m.call(a.audit, a.nr("socket"), high(family), high(unix.SOCK_STREAM), high(protocol))
 			ip := family == unix.AF_INET || family == unix.AF_INET6
 			route := family == unix.AF_NETLINK && r != engine.RoleDialer && r != engine.RoleResolver
 			want := no(unix.EAFNOSUPPORT)
@@ -176,43 +258,44 @@ func TestSocketFamilies(t *testing.T) {
 				want = no(unix.EPROTONOSUPPORT)
 			}
 			if got != want {
-				rt.Errorf("%s: socket(%d, _, %d) answers %#x, want %#x", r, family, protocol, got, want)
+				rt.Errorf("%s, %s: socket(%d, _, %d) answers %#x, want %#x", a.name, r, family, protocol, got, want)
 			}
-			got = m.call(auditArch, unix.SYS_SOCKETPAIR, high(family))
+			got = m.call(a.audit, a.nr("socketpair"), high(family))
 			if (got == retAllow) != (family == unix.AF_UNIX) {
-				rt.Errorf("%s: socketpair(%d) answers %#x", r, family, got)
+				rt.Errorf("%s, %s: socketpair(%d) answers %#x", a.name, r, family, got)
 			}
 		})
-		if got := m.call(auditArch, unix.SYS_SOCKET, 0x100000028, unix.SOCK_STREAM, 0); got == retAllow {
-			t.Errorf("%s: AF_VSOCK with a high bit passes", r)
+		if got := m.call(a.audit, a.nr("socket"), 0x100000028, unix.SOCK_STREAM, 0); got == retAllow {
+			t.Errorf("%s, %s: AF_VSOCK with a high bit passes", a.name, r)
 		}
 	}
 }
 
 func TestArgumentsOfCloneIoctlPersonality(t *testing.T) {
-	for _, r := range roles {
-		m := forRole(t, r)
+	for _, c := range everyFilter() {
+		a, r := c.a, c.r
+		m := forArch(t, r, a)
 		rapid.Check(t, func(rt *rapid.T) {
 			v := rapid.Uint64().Draw(rt, "argument")
-			got := m.call(auditArch, unix.SYS_CLONE, v)
+			got := m.call(a.audit, a.nr("clone"), v)
 			if (got == retAllow) != (uint32(v)&namespaceFlags == 0) {
-				rt.Errorf("%s: clone(%#x) answers %#x", r, v, got)
+				rt.Errorf("%s, %s: clone(%#x) answers %#x", a.name, r, v, got)
 			}
 			high := uint64(rapid.Uint32().Draw(rt, "high")) << 32
 			for _, cmd := range []uint64{tiocsti, tioclinux} {
-				if got := m.call(auditArch, unix.SYS_IOCTL, v, cmd|high); got != no(unix.EPERM) {
-					rt.Errorf("%s: ioctl(_, %#x) answers %#x", r, cmd|high, got)
+				if got := m.call(a.audit, a.nr("ioctl"), v, cmd|high); got != no(unix.EPERM) {
+					rt.Errorf("%s, %s: ioctl(_, %#x) answers %#x", a.name, r, cmd|high, got)
 				}
 			}
-			if uint32(v) != tiocsti && uint32(v) != tioclinux && m.call(auditArch, unix.SYS_IOCTL, 0, v) != retAllow {
-				rt.Errorf("%s: ioctl(_, %#x) is refused", r, v)
+			if uint32(v) != tiocsti && uint32(v) != tioclinux && m.call(a.audit, a.nr("ioctl"), 0, v) != retAllow {
+				rt.Errorf("%s, %s: ioctl(_, %#x) is refused", a.name, r, v)
 			}
 			const randomize = 0x0040000
-			if got := m.call(auditArch, unix.SYS_PERSONALITY, randomize|high); got != no(unix.EPERM) {
-				rt.Errorf("%s: personality(ADDR_NO_RANDOMIZE) answers %#x", r, got)
+			if got := m.call(a.audit, a.nr("personality"), randomize|high); got != no(unix.EPERM) {
+				rt.Errorf("%s, %s: personality(ADDR_NO_RANDOMIZE) answers %#x", a.name, r, got)
 			}
-			if got := m.call(auditArch, unix.SYS_PERSONALITY, 0xffffffff|high); got != retAllow {
-				rt.Errorf("%s: asking for the personality answers %#x", r, got)
+			if got := m.call(a.audit, a.nr("personality"), 0xffffffff|high); got != retAllow {
+				rt.Errorf("%s, %s: asking for the personality answers %#x", a.name, r, got)
 			}
 		})
 	}
@@ -222,7 +305,7 @@ func TestArgumentsOfCloneIoctlPersonality(t *testing.T) {
 // answer with what the rules say.
 func TestCompilerAgainstItsRules(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		r := rules{arch: auditArch, x32: true, otherwise: ret(retErrno | 99), calls: map[uint32]block{}}
+		r := rules{arch: native().audit, x32: true, otherwise: ret(retErrno | 99), calls: map[uint32]block{}}
 		for _, nr := range rapid.SliceOfN(rapid.Uint32Range(0, 2000), 0, 900).Draw(rt, "numbers") {
 			r.calls[nr] = ret(retErrno | nr%7)
 		}
@@ -236,18 +319,18 @@ func TestCompilerAgainstItsRules(t *testing.T) {
 			if _, ok := r.calls[nr]; ok {
 				want = retErrno | nr%7
 			}
-			if got := m.call(auditArch, nr); got != want {
+			if got := m.call(native().audit, nr); got != want {
 				rt.Fatalf("call %d answers %#x, want %#x", nr, got, want)
 			}
 		}
-		if got := m.call(auditArch, x32Bit); got != retKillProcess {
+		if got := m.call(native().audit, x32Bit); got != retKillProcess {
 			rt.Fatalf("x32 answers %#x", got)
 		}
 	})
 }
 
 func TestSealRefusesExecAlone(t *testing.T) {
-	f, err := compile(sealRules())
+	f, err := compile(sealRules(native()))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +340,7 @@ func TestSealRefusesExecAlone(t *testing.T) {
 		if nr == unix.SYS_EXECVE || nr == unix.SYS_EXECVEAT {
 			want = no(unix.EPERM)
 		}
-		if got := m.call(auditArch, nr); got != want {
+		if got := m.call(native().audit, nr); got != want {
 			t.Errorf("call %d answers %#x", nr, got)
 		}
 	}
@@ -267,7 +350,7 @@ func FuzzFilterNeverAllowsAForeignFamily(f *testing.F) {
 	f.Add(uint64(0x100000028), uint64(0))
 	f.Add(uint64(unix.AF_PACKET), uint64(3))
 	f.Fuzz(func(t *testing.T, family, protocol uint64) {
-		got := forRole(t, engine.RoleRuntime).call(auditArch, unix.SYS_SOCKET, family, 1, protocol)
+		got := forRole(t, engine.RoleRuntime).call(native().audit, unix.SYS_SOCKET, family, 1, protocol)
 		switch uint32(family) {
 		case unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK:
 		default:
@@ -276,20 +359,4 @@ func FuzzFilterNeverAllowsAForeignFamily(f *testing.F) {
 			}
 		}
 	})
-}
-
-func TestMarshalledFilterIsTheSame(t *testing.T) {
-	f, err := ForRole(engine.RoleGateway)
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := Unmarshal(f.Marshal())
-	if err != nil || !slices.Equal(got.raw, f.raw) {
-		t.Errorf("%v, %d instructions became %d", err, len(f.raw), len(got.raw))
-	}
-	for _, bad := range [][]byte{nil, make([]byte, 7), make([]byte, 8*maxInstructions+8)} {
-		if _, err := Unmarshal(bad); err == nil {
-			t.Errorf("%d bytes were taken for a filter", len(bad))
-		}
-	}
 }

@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
 )
 
 // LoopbackName is the name under which a manifest's "host:PORT" is known
@@ -20,6 +22,7 @@ type Policy struct {
 	agent     string
 	egress    []team.Destination
 	hosts     map[string][]netip.Addr
+	granted   []granted
 	unguarded bool
 }
 
@@ -67,6 +70,9 @@ func (p *Policy) Check(host string, port uint16) (team.Destination, *deny.Reason
 	}
 	if found != nil {
 		return *found, nil
+	}
+	if g := p.grant(h, port, func(g wire.Grant) bool { return g.Live(time.Now()) }); g != nil {
+		return g.dest, nil
 	}
 	target := Target(h, port)
 	r := &deny.Reason{
@@ -186,6 +192,11 @@ func (p *Policy) Names() []string {
 			continue
 		}
 		out = append(out, d.Host)
+	}
+	for _, g := range p.granted {
+		if d := g.dest; d.Host != "" && d.Host != LoopbackName && p.hosts[d.Host] == nil {
+			out = append(out, d.Host)
+		}
 	}
 	slices.Sort(out)
 	return slices.Compact(out)

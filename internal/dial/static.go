@@ -46,15 +46,15 @@ type Static struct {
 //
 // Suffixes ("*.example.com") have no list of names and are reached by the
 // proxy only. A literal address becomes local itself, so that it is reached as
-// what it is; a loopback or special one is reached by the proxy only, because
-// inside it means the runtime's own.
+// what it is, private ones included: the manifest named it. One that means the
+// runtime itself or its link is reached by the proxy only.
 func StaticFor(a *team.Agent) Static {
 	s := Static{Proxy: ProxyAddress, Listeners: []wire.Listener{{Address: ProxyAddress}}}
 	ports := map[string][]uint16{}
 	var literals []netip.AddrPort
 	for _, d := range a.Egress {
 		switch {
-		case d.Host == "" && d.Address.IsValid() && Special(d.Address.Unmap()) == "":
+		case d.Host == "" && d.Address.IsValid() && ordinary(d.Address.Unmap()):
 			literals = append(literals, netip.AddrPortFrom(d.Address.Unmap(), d.Port))
 		case d.Host != "" && !strings.HasPrefix(d.Host, "*."):
 			ports[d.Host] = append(ports[d.Host], d.Port)
@@ -92,6 +92,12 @@ func StaticFor(a *team.Agent) Static {
 		s.Listeners = append(s.Listeners, wire.Listener{Address: l.String(), Target: l.String()})
 	}
 	return s
+}
+
+// ordinary says whether an address can stand on lo for the destination that it
+// names outside.
+func ordinary(a netip.Addr) bool {
+	return !a.IsLoopback() && !a.IsUnspecified() && !a.IsMulticast() && !a.IsLinkLocalUnicast() && a.Zone() == ""
 }
 
 func choose(literals []netip.AddrPort) netip.Prefix {

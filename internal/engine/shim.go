@@ -28,6 +28,10 @@ type ShimConfig struct {
 	GatewaySocket string          `json:"gatewaySocket,omitempty"`
 	Token         string          `json:"token,omitempty"`
 
+	// Ports are those of the container's own loopback to which the shim
+	// connects for an operator.
+	Ports []uint16 `json:"ports,omitempty"`
+
 	// PassFiles is how many descriptors from 5 on belong to the command, which
 	// finds them from 3 on.
 	PassFiles int `json:"passFiles,omitempty"`

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -76,7 +75,7 @@ func (s *scene) half(ctx context.Context, a Attack, c Control, off []engine.Mech
 	return ask(a, s.a, s.b, s.world, own, func(request []byte) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return runCell(ctx, spec, cell.Options{Program: filepath.Join(s.plan.Programs, "bulkhead-shim"), Cgroups: s.cgroups}, request)
+		return runCell(ctx, spec, cell.Options{Cgroups: s.cgroups}, request)
 	})
 }
 

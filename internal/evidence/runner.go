@@ -40,6 +40,9 @@ type Request struct {
 	Team   string
 	Agents []Agent // all agents of the team; every one is a target
 	Only   []string
+	// Idle are agents that do not run: nothing is tried from them, and the
+	// report says so.
+	Idle []string
 	// Attacks narrows the table; nil means all of it.
 	Attacks []Attack
 	// Missing are layers that this host was accepted without, and why: their
@@ -56,6 +59,10 @@ const parallel = 4
 
 // patience bounds one probe, above the probe's own limit.
 const patience = 30 * time.Second
+
+// giveUp is how many probes of one position may run out of patience until no
+// more are sent: an agent that stops each of them would keep verify for an hour.
+const giveUp = 2
 
 // Run attacks from every agent of Only (all, when it is empty) and runs the
 // controls. The error is for what kept it from attacking at all; everything
@@ -89,6 +96,11 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 		}
 		r.Rows = append(r.Rows, attackFrom(ctx, h, q, from, bait)...)
 	}
+	for _, name := range q.Idle {
+		for _, p := range Positions() {
+			r.Rows = append(r.Rows, Row{Agent: name, Position: p, Attack: "none", Verdict: NotRun, Evidence: "the agent does not run"})
+		}
+	}
 	if q.Decoys != nil {
 		if q.Progress != nil {
 			q.Progress("running controls in decoys")
@@ -111,6 +123,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 	var rows []Row
 	var aims []func(*Row)
 	for _, p := range Positions() {
+		var slow atomic.Int32 // probes from here that did not end
 		for _, a := range q.Attacks {
 			if !slices.Contains(a.From, p) {
 				continue
@@ -125,7 +138,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 					row.Target = at.Name
 				}
 				rows = append(rows, row)
-				aims = append(aims, func(row *Row) { attackOnce(ctx, h, q, a, from, at, bait, row) })
+				aims = append(aims, func(row *Row) { attackOnce(ctx, h, q, a, from, at, bait, row, &slow) })
 			}
 		}
 	}
@@ -143,7 +156,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 }
 
 // attackOnce makes one attempt and fills its row.
-func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent, bait *bait, row *Row) {
+func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent, bait *bait, row *Row, slow *atomic.Int32) {
 	if why, missing := q.Missing[a.Layer]; missing {
 		row.Verdict, row.Evidence = NotRun, "layer "+string(a.Layer)+" is not in force here: "+why
 		return
@@ -156,9 +169,16 @@ func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent
 	}
 	before := bait.taken.Load()
 	answer, err := ask(a, from, at, bait.world, from.own(row.Position), func(request []byte) ([]byte, error) {
+		if n := slow.Load(); n >= giveUp {
+			return nil, fmt.Errorf("not tried: %d probes from here did not end; something stops them", n)
+		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return h.Probe(ctx, from.Name, row.Position, request)
+		raw, err := h.Probe(ctx, from.Name, row.Position, request)
+		if ctx.Err() != nil {
+			slow.Add(1)
+		}
+		return raw, err
 	})
 	row.Verdict, row.Evidence = judge(answer, err, a.Witness())
 	if (a.ID == "net.loopback" || a.ID == "dialer.aim") && bait.taken.Load() != before {

@@ -14,6 +14,14 @@
 // must be right. The id alone would do against other agents; the token also
 // keeps out processes of the runtime's id that were not given it.
 //
+// # Temporary destinations
+//
+// The warden, and nobody else, changes what is allowed while the gateway runs:
+// over the socket of layout.Agent.GrantsSocket, which lies in a folder of
+// root's that no container sees (wire.GrantsProtocol). Each carries its own
+// end, which holds without a warden. They are reached through the proxy only:
+// the runtime's hosts file and listeners are those of the manifest.
+//
 // # What is taken
 //
 // A descriptor is served only when the kernel says that it is a listening TCP
@@ -21,15 +29,7 @@
 // its connections reach listed destinations only, wherever they come from.
 package gateway
 
-import (
-	"bulkhead/internal/dial"
-	"bulkhead/internal/gateway/gatewayconfig"
-	"bulkhead/internal/team"
-)
+import "bulkhead/internal/gateway/gatewayconfig"
 
 // Config is what a gateway is told at its start, as JSON on descriptor 4.
 type Config = gatewayconfig.Config
-
-func policy(c *Config) *dial.Policy {
-	return dial.NewPolicy(&team.Agent{Name: c.Agent, Egress: c.Egress, Hosts: c.Hosts})
-}

@@ -30,7 +30,7 @@ func (s *Server) target(text string) (target, error) {
 	if err != nil {
 		return target{}, fmt.Errorf("port %q is not a number below 65536", port)
 	}
-	if _, reason := policy(&s.cfg).Check(host, uint16(n)); reason != nil {
+	if _, reason := s.grants.policy().Check(host, uint16(n)); reason != nil {
 		return target{}, reason
 	}
 	return target{host, uint16(n)}, nil

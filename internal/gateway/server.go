@@ -39,6 +39,7 @@ type Server struct {
 	dialer *dialer.Client
 	proxy  *proxy.Proxy
 	health *health
+	grants *grants
 	peers  chan struct{}
 
 	mu        sync.Mutex
@@ -64,9 +65,13 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 		cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), log: newLog(cfg.Team, cfg.Agent, out),
 		dialer: dialer.NewClient(cfg.DialerSocket), peers: make(chan struct{}, maxPeers),
 	}
+	s.grants = newGrants(&cfg)
 	s.proxy = proxy.New(proxy.Config{
-		Policy: policy(&cfg), Record: s.log.add, MaxConnections: cfg.MaxConnections,
+		Policy: s.grants.policy, Record: s.log.add, MaxConnections: cfg.MaxConnections,
 		Dial: func(ctx context.Context, host string, port uint16) (net.Conn, error) {
+			if reason := s.grants.use(host, port); reason != nil {
+				return nil, reason
+			}
 			c, _, err := s.dialer.Dial(ctx, host, port)
 			return c, err
 		},
@@ -81,6 +86,9 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 	defer func() { _ = s.health.close() }()
 	defer cancel()
 	work.Go(func() { s.flushing(ctx) })
+	if cfg.GrantsListener != nil {
+		work.Go(func() { s.grants.serve(ctx, cfg.GrantsListener) })
+	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
 	for {

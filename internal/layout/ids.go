@@ -13,9 +13,10 @@ const (
 	RuntimeID = 1000 // the agent framework under shim
 	GatewayID = 2000 // that agent's gateway
 	ProcID    = 3000 // code run for the agent
+	OwnerID   = 4000 // owns the containers' user namespaces; never mapped, no process has it
 	// EngineID is what an OCI runtime finds as user 0 while it makes a
 	// container: an id of the range that owns nothing.
-	EngineID = 4000
+	EngineID = 5000
 )
 
 // IDs is the id plan of one agent on this host. User and group ids are equal.

@@ -38,6 +38,9 @@ func (h Host) CgroupPlace() string { return filepath.Join(h.Run, "cgroup.json") 
 // WardenLog is the warden's own log when nothing else (systemd) takes it.
 func (h Host) WardenLog() string { return filepath.Join(h.State, "log", "warden.log") }
 
+// Reserve is room on the disk that the warden gives up when it needs it.
+func (h Host) Reserve() string { return filepath.Join(h.State, "reserve") }
+
 // Ledger is the append-only list of everything that we made on this host.
 func (h Host) Ledger() string { return filepath.Join(h.State, "ledger.jsonl") }
 
@@ -108,6 +111,9 @@ func (a Agent) LauncherSocket() string { return filepath.Join(a.Control(), "laun
 func (a Agent) ShimSocket(container string) string {
 	return filepath.Join(a.Control(), container+".sock")
 }
+
+// GrantsSocket is where the warden tells the gateway of temporary destinations.
+func (a Agent) GrantsSocket() string { return filepath.Join(a.Control(), "grants.sock") }
 
 // GatewayDir is mounted read-only into the runtime; it holds gateway.sock.
 func (a Agent) GatewayDir() string { return filepath.Join(a.Run, "gateway") }

@@ -60,8 +60,9 @@ func (u *upstream) seen() string {
 func start(t testing.TB) (*upstream, string) {
 	t.Helper()
 	u := &upstream{}
+	policy := dial.NewPolicy(&team.Agent{Name: "writer", Egress: []team.Destination{{Host: "api.example.com", Port: 80}}})
 	p := New(Config{
-		Policy: dial.NewPolicy(&team.Agent{Name: "writer", Egress: []team.Destination{{Host: "api.example.com", Port: 80}}}),
+		Policy: func() *dial.Policy { return policy },
 		Dial:   u.dial, Record: func(string, record.Verdict, *deny.Reason) {},
 	})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
@@ -80,6 +81,13 @@ func start(t testing.TB) (*upstream, string) {
 
 func exchange(t testing.TB, addr, text string) string {
 	t.Helper()
+	return say(t, addr, text, false)
+}
+
+// say sends text and reads the answer. A client that hangs up before it has
+// the answer calls its request off; patient waits for the first byte.
+func say(t testing.TB, addr, text string, patient bool) string {
+	t.Helper()
 	c, err := net.Dial("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +95,12 @@ func exchange(t testing.TB, addr, text string) string {
 	defer func() { _ = c.Close() }()
 	_ = c.SetDeadline(time.Now().Add(5 * time.Second))
 	_, _ = io.WriteString(c, text)
+	r := bufio.NewReader(c)
+	if patient {
+		_, _ = r.Peek(1)
+	}
 	_ = c.(*net.TCPConn).CloseWrite()
-	b, _ := io.ReadAll(c)
+	b, _ := io.ReadAll(r)
 	return string(b)
 }
 
@@ -110,11 +122,14 @@ func TestRequestsThatCouldMeanTwoThings(t *testing.T) {
 		"CONNECT without a port":         {"CONNECT api.example.com HTTP/1.1\r\nHost: api.example.com\r\n\r\n", "400", "x"},
 		"an odd address":                 {"GET http://0x7f.1/ HTTP/1.1\r\nHost: x\r\n\r\n", "400", "GET"},
 		"an unlisted name":               {"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n", "403", "GET"},
+		"an upgrade to HTTP/2":           {"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA\r\n\r\n", "200", "h2c"},
+		"an upgrade among several":       {"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket, h2c\r\n\r\n", "200", "h2c"},
+		"two upgrades":                   {"GET http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nUpgrade: h2c\r\n\r\n", "200", "h2c"},
 		"HTTP/2 preface":                 {"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "", "PRI"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			u, addr := start(t)
-			got := exchange(t, addr, c.says)
+			got := say(t, addr, c.says, true)
 			if !strings.HasPrefix(got, "HTTP/1.1 "+c.status) {
 				t.Errorf("answer %q, want %s", got, c.status)
 			}

@@ -36,7 +36,8 @@ const (
 
 // Config is what a Proxy works with.
 type Config struct {
-	Policy *dial.Policy
+	// Policy gives the policy of this moment.
+	Policy func() *dial.Policy
 	// Dial gives a connected socket; a refusal is a *deny.Reason.
 	Dial func(ctx context.Context, host string, port uint16) (net.Conn, error)
 	// Record hears of each decision, with "name:port" as target. It must not
@@ -173,7 +174,7 @@ func (t target) byName() bool { return t.host.Name != "" && t.dest.SNI != team.S
 func (p *Proxy) target(host string, port uint16) (target, *deny.Reason) {
 	h, _ := dial.Normalise(host)
 	t := target{host: h, port: port}
-	d, reason := p.cfg.Policy.Check(host, port)
+	d, reason := p.cfg.Policy().Check(host, port)
 	t.dest = d
 	return t, reason
 }
@@ -238,6 +239,14 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 		pr.Out.Host = t.host.Name
 		if t.port != 80 {
 			pr.Out.Host = t.String()
+		}
+		// After a switch of protocols nothing is checked any more. WebSocket has
+		// no other host inside; h2c, which some servers take, has one in every
+		// request (RFC 7540, 3.2).
+		if u := pr.Out.Header.Get("Upgrade"); u != "" && !strings.EqualFold(u, "websocket") {
+			pr.Out.Header.Del("Upgrade")
+			pr.Out.Header.Del("Connection")
+			pr.Out.Header.Del("HTTP2-Settings")
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"time"
+	"unicode/utf8"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
@@ -76,31 +77,39 @@ func firstBytes(c net.Conn, early []byte, t target) ([]byte, kind, *deny.Reason)
 // requestLine says whether b begins with an HTTP request line (RFC 9112, 3:
 // method SP target SP HTTP-version; leading empty lines are allowed, 2.2), and
 // whether b is enough to tell. A line that a lenient server could take for one
-// is one.
+// is one: some skip white space before the method or take any kind of it
+// between the parts (Python's http.server splits at whatever Unicode calls
+// white space), and some answer a line without a version, as of HTTP/0.9, for
+// the host in its absolute target.
 func requestLine(b []byte) (is, enough bool) {
-	b = bytes.TrimLeft(b, "\r\n")
+	for len(b) > 0 && (white(b[0]) || b[0] == '\n') {
+		b = b[1:]
+	}
 	if len(b) == 0 {
 		return false, false
-	}
-	for i, ch := range b {
-		if ch == ' ' || ch == '\t' {
-			if i == 0 {
-				return false, true
-			}
-			break
-		}
-		if !token(ch) {
-			return false, true
-		}
 	}
 	line, _, whole := bytes.Cut(b, []byte("\n"))
 	if bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) {
 		return true, true
 	}
 	// A control character is in no request line: git's first packet ends with
-	// a NUL and no newline, for example.
-	control := bytes.ContainsFunc(line, func(r rune) bool { return r < ' ' && r != '\t' && r != '\r' })
-	return false, whole || control
+	// a NUL and no newline, for example. Nor is anything but a method before
+	// the first white space.
+	for i, ch := range line {
+		if ch < ' ' && !white(ch) || i == 0 && !token(ch) {
+			return false, true
+		}
+	}
+	if !whole {
+		return false, false
+	}
+	parts := bytes.FieldsFunc(line, func(r rune) bool { return r < utf8.RuneSelf && white(byte(r)) }) // #nosec G115 -- below 128
+	return len(parts) > 1 && (parts[1][0] == '/' || bytes.Contains(parts[1], []byte("://"))), true
+}
+
+// white says whether a lenient server may skip ch as white space.
+func white(ch byte) bool {
+	return ch == ' ' || ch >= '\t' && ch <= '\r' && ch != '\n' || ch >= 0x1c && ch <= 0x1f || ch == 0x85 || ch == 0xa0
 }
 
 // token says whether ch can be in a method (RFC 9110, 5.6.2).

@@ -74,6 +74,8 @@ func fail(conn *wire.Conn, id uint64, err error) {
 
 func (s *shim) answer(conn *wire.Conn, m wire.Message) error {
 	switch m.Verb {
+	case wire.VerbConnect:
+		return s.connect(conn, m)
 	case wire.VerbState:
 		return conn.Send(m.ID, wire.VerbOK, s.state())
 	case wire.VerbStop:

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"bulkhead/internal/engine/cell/stage2"
+	"bulkhead/internal/lookpath"
 	"bulkhead/internal/wire"
 )
 
@@ -123,7 +123,7 @@ func (s *shim) newSession(r wire.ExecRequest) (*session, error) {
 		return nil, errors.New("exec: no command")
 	}
 	env := s.with(r.Env)
-	path, err := stage2.LookPath(r.Argv[0], env)
+	path, err := lookpath.Find(r.Argv[0], env)
 	if err != nil {
 		return nil, &exec127{err}
 	}

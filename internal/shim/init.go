@@ -39,7 +39,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/engine"
-	"bulkhead/internal/engine/cell/stage2"
+	"bulkhead/internal/lookpath"
 	"bulkhead/internal/reap"
 )
 
@@ -210,7 +210,7 @@ func (s *shim) end(code int) {
 func (s *shim) start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	path, err := stage2.LookPath(s.cfg.Command[0], s.env)
+	path, err := lookpath.Find(s.cfg.Command[0], s.env)
 	if err != nil {
 		return err
 	}

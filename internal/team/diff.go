@@ -37,8 +37,8 @@ func (a *Agent) Digest() string {
 }
 
 // Diff says, agent by agent and in words, what would change from old to new.
-// Either may be nil. A change of egress or hosts alone needs no restart of the
-// agent; everything else does. The order is that of new, then what is removed.
+// Either may be nil. Every change restarts that agent's containers, and no other
+// agent's (docs/decisions/0010). The order is that of new, then what is removed.
 func Diff(old, new *Manifest) []wire.Change {
 	var out []wire.Change
 	if new != nil {
@@ -69,13 +69,10 @@ func change(old, new *Agent) wire.Change {
 	restart := restarts(old, new)
 	c.Why = append(restart, live...)
 	switch {
-	case len(restart) > 0:
+	case len(c.Why) > 0:
 		c.Action = wire.ActionRestart
-	case len(live) > 0:
-		c.Action = wire.ActionUpdate
 	case old.Digest() != new.Digest():
-		// Only the order of destinations differs: the rules are sets.
-		c.Action = wire.ActionUpdate
+		c.Action = wire.ActionRestart
 		c.Why = []string{"egress: other order"}
 	default:
 		c.Action = wire.ActionKeep

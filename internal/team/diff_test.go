@@ -34,11 +34,11 @@ func TestDiffSaysWhatAnAgentNeeds(t *testing.T) {
 		{"nothing changed", nil, []wire.Change{{Agent: "writer", Action: wire.ActionKeep}, {Agent: "reviewer", Action: wire.ActionKeep}}},
 		{"a comment and other places in the file", []string{"agents:\n", "# x\n\n\nagents:\n"}, []wire.Change{{Agent: "writer", Action: wire.ActionKeep}, {Agent: "reviewer", Action: wire.ActionKeep}}},
 		{"a destination more, one less", []string{"b.example.com", "c.example.com"}, []wire.Change{
-			{Agent: "writer", Action: wire.ActionUpdate, Why: []string{"egress: + c.example.com:443", "egress: - b.example.com:443"}},
+			{Agent: "writer", Action: wire.ActionRestart, Why: []string{"egress: + c.example.com:443", "egress: - b.example.com:443"}},
 			{Agent: "reviewer", Action: wire.ActionKeep},
 		}},
 		{"a looser destination", []string{"b.example.com:443", "{to: b.example.com:443, sni: any}"}, []wire.Change{
-			{Agent: "writer", Action: wire.ActionUpdate, Why: []string{"egress: + b.example.com:443 (sni: any)", "egress: - b.example.com:443"}},
+			{Agent: "writer", Action: wire.ActionRestart, Why: []string{"egress: + b.example.com:443 (sni: any)", "egress: - b.example.com:443"}},
 			{Agent: "reviewer", Action: wire.ActionKeep},
 		}},
 		{"another limit", []string{"256Mi", "512Mi"}, []wire.Change{

@@ -45,6 +45,7 @@ func TestProtocolContract(t *testing.T) {
 		{WardenProtocol, WardenVersion},
 		{ShimProtocol, ShimVersion},
 		{GatewayProtocol, GatewayVersion},
+		{GrantsProtocol, GrantsVersion},
 		{DialerProtocol, DialerVersion},
 		{PinProtocol, PinVersion},
 		{ResolverProtocol, ResolverVersion},
@@ -62,6 +63,14 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbVerify, VerifyRequest{Team: "pair", NoControls: true})
 	w(VerbRun, RunRequest{Team: "pair", Agent: "writer", Exec: ExecRequest{Argv: []string{"true"}}})
 	w(VerbExec, AgentExec{Team: "pair", Agent: "writer", Container: "runtime", Exec: exec})
+	w(VerbDenials, AgentRequest{Team: "pair", Agents: []string{"writer"}})
+	w(VerbAllow, AllowRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443", For: time.Hour, Once: true})
+	w(VerbRevoke, RevokeRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443"})
+	w(VerbGrants, AgentRequest{Team: "pair"})
+	w(VerbForward, ForwardRequest{Team: "pair", Agent: "writer", Port: 8080, Check: true})
+	w(VerbWorkspace, WorkspaceRequest{Team: "pair", Agent: "writer"})
+	w(VerbWatch, WatchRequest{Team: "pair", Agent: "writer"})
+	w(VerbWhy, WhyRequest{Team: "pair", Agent: "writer", What: "evil.example:443"})
 	w(VerbShutdown, struct{}{})
 	w(VerbProgress, Progress{Agent: "writer", Step: "starting"})
 	w(VerbResult, StatusResult{SchemaVersion: 1})
@@ -73,12 +82,15 @@ func TestProtocolContract(t *testing.T) {
 	s(VerbSignal, Signal{Number: 2})
 	s(VerbExited, ExecExited{Code: 137, Signal: "killed"})
 	s(VerbState, struct{}{})
+	s(VerbConnect, ConnectRequest{Port: 8080})
+	s(VerbConnected, struct{}{})
 	s(VerbOK, ShimState{Build: "b1", Ready: true, PID: 2, Listeners: 3, Landlock: 7})
 	s(VerbStop, StopRequest{GraceMillis: 10000})
 	add(GatewayProtocol, GatewayVersion, 1, VerbListen, ListenRequest{
 		Token:     "t",
 		Listeners: []Listener{{Address: "11.77.0.5:443", Target: "api.example.com:443"}, {Address: "127.0.0.1:3128"}},
 	})
+	add(GrantsProtocol, GrantsVersion, 1, VerbGrants, Grants{Grants: []Grant{{Target: "files.example.com:443", Until: expires, Once: true, Spent: true, At: expires}}})
 	d := func(verb string, body any) { add(DialerProtocol, DialerVersion, 1, verb, body) }
 	d(VerbDial, DialRequest{Host: "api.example.com", Port: 443})
 	d(VerbConnected, Connected{Address: netip.MustParseAddrPort("203.0.113.7:443")})

@@ -20,6 +20,10 @@ const (
 	VerbResize = "resize"
 	// VerbSignal sends a signal to the exec on the same connection.
 	VerbSignal = "signal"
+	// VerbConnect asks for a connection to a listed port of the container's own
+	// loopback. Request [ConnectRequest]; answer VerbConnected with one
+	// connected TCP socket.
+	VerbConnect = "connect"
 	// VerbState asks for [ShimState].
 	VerbState = "state"
 	// VerbStop ends the command: SIGTERM, and SIGKILL after StopRequest.Grace.

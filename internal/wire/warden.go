@@ -12,19 +12,27 @@ const (
 
 // Verbs of the warden protocol.
 const (
-	VerbApply    = "apply"    // [ApplyRequest] -> [ApplyResult]
-	VerbPlan     = "plan"     // [ApplyRequest] -> [PlanResult]; changes nothing
-	VerbStatus   = "status"   // [TeamRequest] -> [StatusResult]
-	VerbRestart  = "restart"  // [AgentRequest] -> [StatusResult]
-	VerbHalt     = "halt"     // [AgentRequest]: stop agents, keep accounts, rules and data -> [StatusResult]
-	VerbDown     = "down"     // [DownRequest] -> [DownResult]
-	VerbLogs     = "logs"     // [LogsRequest] -> descriptors of the log files, oldest first
-	VerbVerify   = "verify"   // [VerifyRequest] -> evidence.Report
-	VerbRun      = "run"      // [RunRequest]: a one-off container -> as VerbExec
-	VerbShutdown = "shutdown" // the warden ends; agents go on
+	VerbApply     = "apply"     // [ApplyRequest] -> [ApplyResult]
+	VerbPlan      = "plan"      // [ApplyRequest] -> [PlanResult]; changes nothing
+	VerbStatus    = "status"    // [TeamRequest] -> [StatusResult]
+	VerbRestart   = "restart"   // [AgentRequest] -> [StatusResult]
+	VerbHalt      = "halt"      // [AgentRequest]: stop agents, keep accounts, rules and data -> [StatusResult]
+	VerbDown      = "down"      // [DownRequest] -> [DownResult]
+	VerbLogs      = "logs"      // [LogsRequest] -> descriptors of the log files, oldest first
+	VerbVerify    = "verify"    // [VerifyRequest] -> evidence.Report
+	VerbRun       = "run"       // [RunRequest]: a one-off container -> as VerbExec
+	VerbDenials   = "denials"   // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
+	VerbAllow     = "allow"     // [AllowRequest] -> [AllowResult]
+	VerbRevoke    = "revoke"    // [RevokeRequest] -> [GrantsResult]: what is left
+	VerbForward   = "forward"   // [ForwardRequest] -> [ForwardResult] with a connected socket of the agent's loopback
+	VerbWorkspace = "workspace" // [WorkspaceRequest] -> [WorkspaceResult] with the folder's descriptor
+	VerbWatch     = "watch"     // [WatchRequest] -> VerbStarted, then VerbEvent with a record.Record each, until the operator leaves
+	VerbWhy       = "why"       // [WhyRequest] -> [WhyResult]; changes nothing
+	VerbShutdown  = "shutdown"  // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
 
 	VerbProgress = "progress" // [Progress]
+	VerbEvent    = "event"    // record.Record, unasked
 	VerbResult   = "result"
 )
 
@@ -123,6 +131,7 @@ const (
 	ActionRestart Action = "restart"
 	ActionRemove  Action = "remove"
 	ActionKeep    Action = "keep"
+	ActionStart   Action = "start" // unchanged, but stopped
 )
 
 // Change is one line of a plan.
@@ -138,6 +147,8 @@ type PlanResult struct {
 	Team          string   `json:"team"`
 	Changes       []Change `json:"changes"`
 	MissingLayers []string `json:"missingLayers,omitempty"`
+	// Grants are temporary destinations, which up leaves as they are.
+	Grants []AgentGrants `json:"grants,omitempty"`
 }
 
 // ApplyResult is what up did.
@@ -160,7 +171,9 @@ type TeamStatus struct {
 }
 
 // AgentStatus is one agent. State is "running" only when every container runs
-// and every layer was read back as in force.
+// and every layer was read back as in force. A layer that the operator accepted
+// as missing is not in force, names what it lacks, and does not change State as
+// long as the rest of it holds.
 type AgentStatus struct {
 	Agent      string            `json:"agent"`
 	State      string            `json:"state"` // running, degraded, starting, stopped, exited, failed
@@ -170,6 +183,7 @@ type AgentStatus struct {
 	Containers []ContainerStatus `json:"containers"`
 	Layers     []LayerStatus     `json:"layers"`
 	Restarts   int               `json:"restarts"`
+	Grants     []Grant           `json:"grants,omitempty"` // temporary destinations
 }
 
 // ContainerStatus is one container.

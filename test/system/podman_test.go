@@ -391,7 +391,7 @@ mkdir -p /srv/swap; go version > /dev/null 2>&1 || true`)
 		before := look()
 		home := "/var/lib/bulkhead/teams/pair/agents/writer"
 		swaps := startSwapping(t, []string{filepath.Join(home, "home"), filepath.Join(home, "workspace")}, func() uint32 {
-			return ownerOf(filepath.Join(home, "home"))
+			return ownerIDOf(filepath.Join(home, "home"))
 		})
 		for i := range rounds {
 			switch i % 5 {
@@ -436,7 +436,7 @@ func cutSizes(s string) string {
 	return strings.Join(out, "")
 }
 
-func ownerOf(path string) uint32 {
+func ownerIDOf(path string) uint32 {
 	var st unix.Stat_t
 	if unix.Lstat(path, &st) != nil {
 		return 0

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -103,6 +104,9 @@ func start(ctx context.Context, image *Image, disk string, more ...string) (*Mac
 	m.cmd = exec.Command(image.qemu[0], append(append(image.qemu[1:len(image.qemu):len(image.qemu)], args...), more...)...) // #nosec G204 -- the project's own script chose it
 	m.cmd.Env = append(os.Environ(), "TMPDIR="+dir)                                                                         // where snapshot=on keeps what is written
 	m.cmd.Stdout, m.cmd.Stderr = log, log
+	// A test that is killed must not leave two busy cores behind. (The signal
+	// comes with the end of the thread that forks; Go's threads stay.)
+	m.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := m.cmd.Start(); err != nil {
 		return nil, errors.Join(fmt.Errorf("vm: start QEMU: %w", err), os.RemoveAll(dir))
 	}

@@ -6,10 +6,21 @@
 // belongs to the initial user namespace and not to the agent; it opens every
 // mount source beneath root-owned parents without following links and turns
 // it into a detached mount with its flags set; it makes the cgroup and reads
-// its limits back. A small second stage, "bulkhead-shim stage2", then runs in
-// the new user, mount, PID, IPC, UTS and cgroup namespaces: it puts the mounts
-// in place, pivots, drops every capability, and applies the profile of
-// internal/confine before it becomes the container's first process.
+// its limits back. It puts the mounts in place in a mount namespace of a thread's
+// own, and forks from there. The child, in the new user, mount, PID, IPC, UTS
+// and cgroup namespaces, mounts its procfs, drops every capability, applies
+// the profile of internal/confine and reads it back before it executes the
+// container's first process: a list of system calls that was written down
+// before (internal/forked), not a program.
+//
+// # Prepared containers
+//
+// [Prepare] makes everything but the command ahead: a seat up to the fork, or
+// a process up to the exec. What is prepared holds nothing of any run and
+// shares nothing writable with another: cgroup, network and mount namespaces,
+// tmpfs mounts and procfs are each container's own. A prepared process is a
+// copy of its starter that waits: it has closed every descriptor but its own
+// and runs nothing of the container's until exec replaces it.
 //
 // What is not kept here: who may start what (the warden), and what runs
 // inside (the shim).
@@ -26,8 +37,6 @@ import (
 
 // Options is what a Spec cannot carry: open files and places of this host.
 type Options struct {
-	// Program is the path of bulkhead-shim; root-owned, executable by all.
-	Program string
 	// Cgroups is where Spec.Cgroup is made. Nil: the process stays in the
 	// caller's cgroup (tests only).
 	Cgroups *cgroup.Tree
@@ -44,5 +53,5 @@ type Options struct {
 	Files []*os.File
 }
 
-// Report is what stage 2 read back just before it ran the command.
+// Report is what was read back just before the command ran.
 type Report = confine.Result

@@ -108,7 +108,7 @@ func (b *bench) run(s engine.Spec, change ...func(*cell.Options)) (string, cell.
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	opt := cell.Options{Program: b.program, Cgroups: b.groups, Stdout: w, Stderr: w}
+	opt := cell.Options{Cgroups: b.groups, Stdout: w, Stderr: w}
 	for _, c := range change {
 		c(&opt)
 	}
@@ -236,7 +236,7 @@ func TestLinkInTheHomeRedirectsNothing(t *testing.T) {
 		}
 		fails := func(what string, s engine.Spec, want string) {
 			t.Helper()
-			p, err := cell.Start(s, cell.Options{Program: b.program, Cgroups: b.groups})
+			p, err := cell.Start(s, cell.Options{Cgroups: b.groups})
 			if err == nil {
 				_ = p.Kill()
 				_ = p.Close()

@@ -8,6 +8,7 @@ import (
 
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
+	"bulkhead/internal/layout"
 )
 
 // switchable are the mechanisms of this engine that a decoy may switch off.
@@ -92,6 +93,9 @@ func checkUser(s *engine.Spec, bad func(string, ...any)) {
 			bad("the user id map contains 0 (inside %d is host %d)", m.Inside, m.Host)
 		}
 		found = found || m.Inside == s.User.ID
+		if m.Inside == layout.OwnerID || m.Host-m.Inside != s.User.Map[0].Host-s.User.Map[0].Inside {
+			bad("the user id map (inside %d is host %d) does not follow one range, or maps the id %d that owns the namespace", m.Inside, m.Host, layout.OwnerID)
+		}
 		for _, o := range s.User.Map[:i] {
 			if o.Inside == m.Inside || o.Host == m.Host {
 				bad("the user id map names an id twice (inside %d, host %d)", m.Inside, m.Host)

@@ -40,7 +40,7 @@ func (t *tree) enter() error {
 	if err := unix.Chdir("/"); err != nil {
 		return fmt.Errorf("cell: enter the root: %w", err)
 	}
-	// The starter's procfs, which stage 2 covers with that of its own PID
+	// The starter's procfs, which the child covers with that of its own PID
 	// namespace: the kernel lets a user namespace mount one only where another
 	// is in full sight.
 	if err := place(placed{fd: t.proc, target: "/proc"}); err != nil {

@@ -1,11 +1,15 @@
 package cell
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path"
+	"runtime"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -212,7 +216,55 @@ func ContainerFiles(s *engine.Spec, opt *Options) (files, made []*os.File, err e
 // Order gives a stage 2 that waits its command and descriptors, and returns
 // once the command runs: exec closes the connection.
 func Order(conn *net.UnixConn, o stage2.Order, files []*os.File) (Report, error) {
-	return giveOrder(conn, o, files)
+	defer func() { _ = conn.Close() }()
+	raw, err := json.Marshal(o)
+	if err != nil {
+		return Report{}, err
+	}
+	if err := sendOrder(conn, raw, files); err != nil {
+		return Report{}, err
+	}
+	got, err := io.ReadAll(io.LimitReader(conn, 64<<10))
+	if err != nil {
+		return Report{}, fmt.Errorf("stage 2's status: %w", err)
+	}
+	return readReport(bytes.NewReader(got))
+}
+
+func sendOrder(conn *net.UnixConn, raw []byte, files []*os.File) error {
+	fds := make([]int, len(files))
+	for i, f := range files {
+		fds[i] = int(f.Fd()) // #nosec G115 -- a descriptor; containers get blocking ones
+	}
+	n, _, err := conn.WriteMsgUnix(raw, unix.UnixRights(fds...), nil)
+	runtime.KeepAlive(files)
+	if err == nil && n < len(raw) {
+		_, err = conn.Write(raw[n:])
+	}
+	if err = errors.Join(err, conn.CloseWrite()); err != nil {
+		return fmt.Errorf("send the command: %w", err)
+	}
+	return nil
+}
+
+// readReport reads until exec, or the end of stage 2, closes the pipe.
+func readReport(r io.Reader) (Report, error) {
+	raw, err := io.ReadAll(io.LimitReader(r, 64<<10))
+	if err != nil {
+		return Report{}, fmt.Errorf("stage 2's status: %w", err)
+	}
+	lines := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
+	if len(raw) == 0 {
+		return Report{}, errors.New("stage 2 ended without a word (killed, or its memory limit is too small to start)")
+	}
+	var last stage2.Report
+	if err := json.Unmarshal(lines[len(lines)-1], &last); err != nil {
+		return Report{}, fmt.Errorf("stage 2's status %q: %w", raw, err)
+	}
+	if last.Error != "" {
+		return Report{}, errors.New(last.Error)
+	}
+	return last.Result, nil
 }
 
 // Adopt supervises a process that this process is the parent of, or will be

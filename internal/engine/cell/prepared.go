@@ -1,20 +1,12 @@
 package cell
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
-	"runtime"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"bulkhead/internal/engine"
-	"bulkhead/internal/engine/cell/stage2"
 )
 
 // Depth says how much of a container is made ahead of its command.
@@ -26,7 +18,7 @@ const (
 	// keeps a thread in the first two: what is forked from it is born there.
 	// No process exists yet.
 	DepthSeat Depth = iota
-	// DepthProcess makes everything: a confined second stage waits for its
+	// DepthProcess makes everything: a confined child waits for its
 	// command and execs it.
 	DepthProcess
 )
@@ -52,6 +44,9 @@ type prepared struct {
 	p   *Process
 	err error
 }
+
+// stdio is how many descriptors a one-off container has.
+const stdio = 3
 
 // Prepare makes a container of role run ahead of its command. Spec.Command,
 // Env and Dir are those of a placeholder: they come with Start.
@@ -90,6 +85,11 @@ func (p *Prepared) thread() {
 		p.answer <- prepared{proc, err}
 		return
 	}
+	// A seat's script is written ahead: it is the same whatever the command.
+	if p.l.script, err = p.l.write(stdio); err != nil {
+		p.answer <- prepared{nil, err}
+		return
+	}
 	p.answer <- prepared{}
 	c, ok := <-p.orders
 	if !ok {
@@ -111,7 +111,7 @@ func (p *Prepared) Start(c Command) (*Process, error) {
 	err := errors.New("cell: a prepared container starts once")
 	p.once.Do(func() {
 		if p.proc != nil {
-			proc, err = p.proc, p.order(c)
+			proc, err = p.proc, p.l.order(c)
 			return
 		}
 		p.orders <- c
@@ -130,51 +130,12 @@ func (p *Prepared) Start(c Command) (*Process, error) {
 	return nil, fmt.Errorf("cell: start %s: %w", p.l.spec.Name, err)
 }
 
-// order sends the command to the waiting stage 2.
-func (p *Prepared) order(c Command) error {
-	_, err := giveOrder(p.l.conn, stage2.Order{Argv: c.Argv, Env: c.Env, Dir: c.Dir}, []*os.File{c.Stdin, c.Stdout, c.Stderr})
-	return err
-}
-
-// giveOrder sends an order and reads until exec closes the socket.
-func giveOrder(conn *net.UnixConn, o stage2.Order, files []*os.File) (Report, error) {
-	defer func() { _ = conn.Close() }()
-	raw, err := json.Marshal(o)
-	if err != nil {
-		return Report{}, err
-	}
-	if err := sendOrder(conn, raw, files); err != nil {
-		return Report{}, err
-	}
-	got, err := io.ReadAll(io.LimitReader(conn, 64<<10))
-	if err != nil {
-		return Report{}, fmt.Errorf("stage 2's status: %w", err)
-	}
-	return readReport(bytes.NewReader(got))
-}
-
-func sendOrder(conn *net.UnixConn, raw []byte, files []*os.File) error {
-	fds := make([]int, len(files))
-	for i, f := range files {
-		fds[i] = int(f.Fd()) // #nosec G115 -- a descriptor; containers get blocking ones
-	}
-	n, _, err := conn.WriteMsgUnix(raw, unix.UnixRights(fds...), nil)
-	runtime.KeepAlive(files)
-	if err == nil && n < len(raw) {
-		_, err = conn.Write(raw[n:])
-	}
-	if err = errors.Join(err, conn.CloseWrite()); err != nil {
-		return fmt.Errorf("send the command: %w", err)
-	}
-	return nil
-}
-
 // Discard takes everything away again.
 func (p *Prepared) Discard() error {
 	var err error
 	p.once.Do(func() {
 		if p.proc != nil {
-			err = errors.Join(p.l.conn.Close(), p.proc.Kill(), p.proc.Close())
+			err = errors.Join(p.proc.Kill(), p.proc.Close())
 		} else {
 			close(p.orders)
 		}

@@ -47,6 +47,7 @@ type Process struct {
 	pidfd  *os.File
 	start  uint64
 	group  *cgroup.Group
+	mounts *os.File // its mount namespace, held until Cleanup; may be nil
 	report Report
 	done   chan struct{} // closed when exit is set
 	exit   Exit
@@ -99,10 +100,16 @@ func (p *Process) Kill() error {
 // Cleanup waits for the end and removes the cgroup; the pidfd stays open.
 func (p *Process) Cleanup() error {
 	<-p.done
-	if p.group == nil {
-		return nil
+	var err error
+	if p.mounts != nil {
+		if err = p.mounts.Close(); errors.Is(err, os.ErrClosed) {
+			err = nil // Close cleans up as well
+		}
 	}
-	return p.group.Remove()
+	if p.group == nil {
+		return err
+	}
+	return errors.Join(err, p.group.Remove())
 }
 
 // Close waits for the end and frees descriptor and cgroup.

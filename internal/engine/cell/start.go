@@ -1,18 +1,12 @@
 package cell
 
 import (
-	"bufio"
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"math/bits"
-	"net"
 	"os"
 	"runtime"
-	"slices"
-	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -20,7 +14,7 @@ import (
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
-	"bulkhead/internal/engine/cell/stage2"
+	"bulkhead/internal/lookpath"
 )
 
 // Start starts one container and returns when its command runs: exec has
@@ -62,11 +56,12 @@ type launch struct {
 	group *cgroup.Group
 	tree  *tree
 	files []*os.File // closed when the start is over; not the caller's
-	// wait lets stage 2 wait for its command on conn, once all is in force.
+	// wait lets the child wait for its command, once all is in force.
 	wait bool
-	conn *net.UnixConn
 
-	program  *os.File // stage 2's
+	script   *script  // nil until the thread is settled
+	status   *os.File // our end
+	statusFD int      // its number: File.Fd would make it block
 	groupDir *os.File // of the cgroup, version 2 only
 	oom      int64    // kills in the cgroup before the start
 }
@@ -82,6 +77,9 @@ func (l *launch) close() {
 	}
 	if l.tree != nil {
 		l.tree.close()
+	}
+	if l.script != nil {
+		l.script.close()
 	}
 }
 
@@ -102,13 +100,6 @@ func (l *launch) prepare() (err error) {
 	if l.spec.Role == engine.RoleAccount {
 		return nil
 	}
-	// The container's user may not reach the program's folder, so it is run by
-	// descriptor.
-	program, err := os.Open(l.opt.Program)
-	if err != nil {
-		return fmt.Errorf("cell: stage 2 program: %w", err)
-	}
-	l.program = l.own(program)
 	if l.spec.Has(engine.MechMountNS) {
 		l.tree, err = makeTree(l.spec)
 	}
@@ -252,10 +243,12 @@ func (l *launch) settle() error {
 	if err := l.join(); err != nil {
 		return err
 	}
-	if l.tree != nil {
-		return l.tree.enter() // last: no path of the host is in sight after it
+	if l.tree == nil {
+		return nil
 	}
-	return nil
+	err := l.tree.enter() // last: no path of the host is in sight after it
+	l.tree.close()        // its mounts are in place
+	return err
 }
 
 // join makes sure that children are born in the cgroup.
@@ -280,22 +273,21 @@ func (l *launch) fork() (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	pidfd := -1
-	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
-	if l.groupDir != nil {
-		sys.UseCgroupFD, sys.CgroupFD = true, int(l.groupDir.Fd()) // #nosec G115 -- a descriptor
-	}
 	if l.spec.Role == engine.RoleAccount {
-		return l.forkAccount(files, sys, &pidfd)
+		return l.forkAccount(files)
 	}
-	return l.forkStage2(files, sys, &pidfd)
+	return l.forkScript(files)
 }
 
 // forkAccount starts a process of the bare account: its ids, in the starter's
 // namespaces, and nothing else.
-func (l *launch) forkAccount(files []*os.File, sys *syscall.SysProcAttr, pidfd *int) (*Process, error) {
-	sys.Credential = &syscall.Credential{Uid: l.spec.User.ID, Gid: l.spec.User.ID}
-	path, err := stage2.LookPath(l.spec.Command[0], l.spec.Env)
+func (l *launch) forkAccount(files []*os.File) (*Process, error) {
+	pidfd := -1
+	sys := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Credential: &syscall.Credential{Uid: l.spec.User.ID, Gid: l.spec.User.ID}}
+	if l.groupDir != nil {
+		sys.UseCgroupFD, sys.CgroupFD = true, int(l.groupDir.Fd()) // #nosec G115 -- a descriptor
+	}
+	path, err := lookpath.Find(l.spec.Command[0], l.spec.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -303,7 +295,7 @@ func (l *launch) forkAccount(files []*os.File, sys *syscall.SysProcAttr, pidfd *
 	if err != nil {
 		return nil, err
 	}
-	return l.watch(proc, *pidfd, Report{})
+	return l.watch(proc, pidfd, Report{})
 }
 
 // nonNil keeps os.StartProcess from handing down our own environment.
@@ -314,153 +306,20 @@ func nonNil(env []string) []string {
 	return env
 }
 
-func (l *launch) forkStage2(files []*os.File, sys *syscall.SysProcAttr, pidfd *int) (*Process, error) {
+// namespaces are the clone flags.
+func (l *launch) namespaces() uintptr {
 	s := l.spec
-	l.namespaces(sys)
-	first := len(files)
-	plan := l.plan()
-	if plan.Profile.Seccomp {
-		filter, err := confine.ForRole(s.Role)
-		if err != nil {
-			return nil, err
-		}
-		plan.Profile.Program = filter.Marshal()
-	}
-	raw, err := json.Marshal(plan)
-	if err != nil {
-		return nil, err
-	}
-	planFile, err := memfd("plan", raw)
-	if err != nil {
-		return nil, err
-	}
-	l.own(planFile)
-	statusR, statusW, err := l.statusPair()
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = statusW.Close() }()
-	all := slices.Concat(files, []*os.File{planFile, statusW, l.program})
-	path := "/proc/self/fd/" + strconv.Itoa(first+2)
-	proc, err := os.StartProcess(path, []string{"bulkhead-shim", "stage2", strconv.Itoa(first)},
-		&os.ProcAttr{Env: []string{"GOMAXPROCS=1", "GOGC=off"}, Files: all, Sys: sys})
-	if err != nil {
-		return nil, fmt.Errorf("clone into the namespaces of role %s: %w", s.Role, err)
-	}
-	_ = statusW.Close()
-	read := readReport
-	if l.wait {
-		read = readFirst
-	}
-	report, err := read(statusR)
-	if err != nil {
-		_ = proc.Kill()
-		_, werr := proc.Wait()
-		_ = unix.Close(*pidfd)
-		return nil, errors.Join(err, werr)
-	}
-	return l.watch(proc, *pidfd, report)
-}
-
-// namespaces fills in clone flags and ids.
-func (l *launch) namespaces(sys *syscall.SysProcAttr) {
-	s := l.spec
-	sys.Cloneflags = unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+	flags := uintptr(unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)
 	if s.Has(engine.MechMountNS) {
-		sys.Cloneflags |= unix.CLONE_NEWNS
+		flags |= unix.CLONE_NEWNS
 	}
 	if s.Has(engine.MechPIDNS) {
-		sys.Cloneflags |= unix.CLONE_NEWPID
+		flags |= unix.CLONE_NEWPID
 	}
-	if len(s.User.Map) == 0 || !s.Has(engine.MechUserNS) {
-		return // stage 2 runs as real root and becomes the host id
+	if l.mapped() {
+		flags |= unix.CLONE_NEWUSER
 	}
-	sys.Cloneflags |= unix.CLONE_NEWUSER
-	for _, m := range s.User.Map {
-		id := syscall.SysProcIDMap{ContainerID: int(m.Inside), HostID: int(m.Host), Size: 1}
-		sys.UidMappings = append(sys.UidMappings, id)
-		sys.GidMappings = append(sys.GidMappings, id)
-	}
-	// So that the starter's supplementary groups can be dropped.
-	sys.GidMappingsEnableSetgroups = true
-	sys.Credential = &syscall.Credential{Uid: s.User.ID, Gid: s.User.ID}
-	for m := confine.AllCaps(); m != 0; m &= m - 1 {
-		sys.AmbientCaps = append(sys.AmbientCaps, uintptr(bits.TrailingZeros64(m))) // #nosec G115 -- below 64
-	}
-}
-
-// plan describes stage 2's work.
-func (l *launch) plan() stage2.Plan {
-	s := l.spec
-	p := stage2.Plan{
-		Argv: s.Command, Env: nonNil(s.Env), Dir: s.Dir, Hostname: s.Hostname,
-		CgroupNamespace: true, Wait: l.wait, Profile: confine.For(s),
-	}
-	if len(s.Init) > 0 {
-		p.Argv = s.Init
-	}
-	if len(s.User.Map) == 0 || !s.Has(engine.MechUserNS) {
-		p.Become = &confine.Identity{ID: hostID(s)}
-	}
-	if l.tree == nil {
-		p.Profile.Writable = nil // the paths of a tree that this decoy does not have
-	}
-	p.Proc = l.tree != nil && s.Has(engine.MechPIDNS)
-	return p
-}
-
-// statusPair makes the way by which stage 2 reports: a pipe, or a socket when
-// orders go the other way.
-func (l *launch) statusPair() (ours io.Reader, theirs *os.File, err error) {
-	if !l.wait {
-		r, w, err := os.Pipe()
-		if err != nil {
-			return nil, nil, err
-		}
-		return l.own(r), w, nil
-	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("status socket: %w", err)
-	}
-	mine := os.NewFile(uintptr(fds[0]), "status")  // #nosec G115 -- a descriptor
-	theirs = os.NewFile(uintptr(fds[1]), "status") // #nosec G115 -- a descriptor
-	c, err := net.FileConn(mine)
-	_ = mine.Close()
-	if err != nil {
-		return nil, nil, errors.Join(err, theirs.Close())
-	}
-	l.conn = c.(*net.UnixConn)
-	return l.conn, theirs, nil
-}
-
-// readFirst reads one report, of a stage 2 that waits for its order then.
-func readFirst(r io.Reader) (Report, error) {
-	line, err := bufio.NewReader(r).ReadBytes('\n')
-	if err != nil && len(line) == 0 {
-		return Report{}, errors.New("stage 2 ended without a word")
-	}
-	return readReport(bytes.NewReader(line))
-}
-
-// readReport reads until exec, or the end of stage 2, closes the pipe.
-func readReport(r io.Reader) (Report, error) {
-	raw, err := io.ReadAll(io.LimitReader(r, 64<<10))
-	if err != nil {
-		return Report{}, fmt.Errorf("stage 2's status: %w", err)
-	}
-	lines := bytes.Split(bytes.TrimSpace(raw), []byte("\n"))
-	if len(raw) == 0 {
-		return Report{}, errors.New("stage 2 ended without a word (killed, or its memory limit is too small to start)")
-	}
-	var last stage2.Report
-	if err := json.Unmarshal(lines[len(lines)-1], &last); err != nil {
-		return Report{}, fmt.Errorf("stage 2's status %q: %w", raw, err)
-	}
-	if last.Error != "" {
-		return Report{}, errors.New(last.Error)
-	}
-	return last.Result, nil
+	return flags
 }
 
 // watch takes over a running process.
@@ -474,6 +333,9 @@ func (l *launch) watch(proc *os.Process, pidfd int, report Report) (*Process, er
 		return nil, errors.Join(err, p.pidfd.Close())
 	}
 	p.start = start
+	// Its end need not wait until the kernel has taken its mounts apart. When it
+	// has ended already there is nothing to hold.
+	p.mounts, _ = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", proc.Pid))
 	go p.reap(proc, l.oom) // ends with the process; Wait and Close wait for it
 	return p, nil
 }

@@ -26,6 +26,7 @@ type placed struct {
 	file   bool
 }
 
+// close may be called again.
 func (t *tree) close() {
 	for _, fd := range []int{t.root, t.dev, t.proc} {
 		if fd >= 0 {
@@ -35,6 +36,7 @@ func (t *tree) close() {
 	for _, m := range t.mounts {
 		_ = unix.Close(m.fd)
 	}
+	*t = tree{root: -1, dev: -1, proc: -1}
 }
 
 // shmSize bounds /dev/shm; the cgroup's memory limit counts it as well.

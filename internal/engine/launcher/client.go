@@ -49,12 +49,14 @@ type Client struct {
 	exited chan struct{} // closed when the launcher has ended (and was reaped, when this process started it)
 	closed chan struct{}
 	over   chan struct{} // closed when the goroutine that watches the end is over
+	spares spares        // for Run
 }
 
 // Connect finds a running launcher. It checks that the peer is root and takes
 // a pidfd of it. An error that is [ErrGone] means that nobody listens.
 func Connect(ctx context.Context, socket string) (*Client, error) {
 	c := &Client{socket: socket, exited: make(chan struct{}), closed: make(chan struct{}), over: make(chan struct{})}
+	c.spares.dial = c.dial
 	conn, err := c.dial(ctx)
 	if err != nil {
 		return nil, err
@@ -109,6 +111,7 @@ func (c *Client) Exited() <-chan struct{} { return c.exited }
 func (c *Client) Close() error {
 	close(c.closed)
 	<-c.over
+	c.spares.close()
 	if err := c.pidfd.Close(); err != nil {
 		return fmt.Errorf("launcher: %w", err)
 	}
@@ -149,6 +152,11 @@ func (c *Client) call(ctx context.Context, verb string, body any, files []*os.Fi
 	if err != nil {
 		return err
 	}
+	return c.ask(ctx, conn, verb, body, files, f)
+}
+
+// ask is call over a connection that is greeted; it closes conn.
+func (c *Client) ask(ctx context.Context, conn *wire.Conn, verb string, body any, files []*os.File, f func(wire.Message, []*os.File) (more bool, err error)) error {
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Unix().SetDeadline(time.Unix(1, 0)) })
 	defer stop()
@@ -230,13 +238,21 @@ func (c *Client) Launch(ctx context.Context, r LaunchRequest, files ...*os.File)
 }
 
 // Run is Launch and Wait in one, for one-off containers: started is called once
-// the command runs, and owns Container.PIDFD. When it fails, or ctx ends, the
-// container goes on: see [Client.Kill].
+// the command runs, with the container's name and pidfd, which it owns. When it
+// fails, or ctx ends, the container goes on: see [Client.Kill].
 func (c *Client) Run(ctx context.Context, r LaunchRequest, started func(Container) error, files ...*os.File) (cell.Exit, error) {
 	r.Wait = true
 	var exit cell.Exit
 	running := false
-	err := c.call(ctx, verbLaunch, r, files, func(m wire.Message, got []*os.File) (more bool, err error) {
+	conn := c.spares.take()
+	if conn == nil {
+		var err error
+		if conn, err = c.dial(ctx); err != nil {
+			return exit, err
+		}
+	}
+	defer c.spares.refill()
+	err := c.ask(ctx, conn, verbLaunch, r, files, func(m wire.Message, got []*os.File) (more bool, err error) {
 		if running {
 			closeAll(got)
 			return false, json.Unmarshal(m.Body, &exit)
@@ -316,6 +332,9 @@ func (c *Client) Watch(ctx context.Context, f func(Event) error) error {
 // Shutdown kills every container and ends the launcher; it returns when the
 // launcher is gone.
 func (c *Client) Shutdown(ctx context.Context) error {
+	// A launcher waits for its connections before it ends, and one of an
+	// earlier build for a request on each.
+	c.spares.close()
 	err := c.call(ctx, verbShutdown, struct{}{}, nil, func(_ wire.Message, got []*os.File) (more bool, err error) {
 		closeAll(got)
 		return false, nil

@@ -26,8 +26,11 @@ type container struct {
 	proc  *cell.Process
 	since time.Time
 	exit  cell.Exit
-	stdio bool            // it has the caller's descriptors
-	ended <-chan struct{} // closed when exit is set and everything is cleaned up
+	stdio bool // it has the caller's descriptors
+	// answered is closed when the client that waits for the end has it; nil when
+	// none does. Cleaning up comes after that.
+	answered chan struct{}
+	ended    <-chan struct{} // closed when exit is set and everything is cleaned up
 }
 
 func (c *container) running() bool {
@@ -102,6 +105,9 @@ func (cs *containers) launch(ctx context.Context, r LaunchRequest, files []*os.F
 	}
 	ended := make(chan struct{})
 	c := &container{spec: s, stdio: r.Stdio, ended: ended}
+	if r.Wait && r.Stdio {
+		c.answered = make(chan struct{})
+	}
 	// Not under the lock: Podman takes its time, and others must get answers.
 	done, err := cs.start(ctx, c, r, files)
 	cs.mu.Lock()
@@ -114,8 +120,7 @@ func (cs *containers) launch(ctx context.Context, r LaunchRequest, files []*os.F
 	cs.forget(s.Name)
 	cs.byName[s.Name] = c
 	go cs.follow(c, done, ended)
-	view, _ := c.view()
-	cs.tell(Event{Kind: EventStarted, Container: view})
+	cs.tell(EventStarted, c)
 	return c, nil
 }
 
@@ -150,7 +155,7 @@ func (cs *containers) start(ctx context.Context, c *container, r LaunchRequest, 
 			_ = finish()
 		}
 	}()
-	opt := cell.Options{Program: filepath.Join(cs.cfg.Programs, "bulkhead-shim"), Cgroups: cs.groups, Shim: r.Shim}
+	opt := cell.Options{Cgroups: cs.groups, Shim: r.Shim}
 	if r.Stdio {
 		if len(files) < 3 {
 			return nil, fmt.Errorf("launcher: stdio needs three descriptors, %d came", len(files))
@@ -228,6 +233,9 @@ func (cs *containers) fromPool(c *container, r LaunchRequest, opt cell.Options) 
 	return true, nil
 }
 
+// drainTime is how long what a container printed last may take into its log.
+const drainTime = time.Second
+
 // openOutput makes the pipes whose write ends the container gets, and copies
 // what comes out to its log until they close.
 func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() error, err error) {
@@ -247,7 +255,12 @@ func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() err
 		wg.Go(func() { errs[i] = log.copy(stream, r) })
 	}
 	return ends, func() error {
-		// Every process of the container is dead, so the pipes are at their end.
+		// Every process of the container is dead, so the pipes are at their end,
+		// unless somebody else holds one: an agent can pass its output's
+		// descriptors on, to its gateway for example, whose end is not waited for.
+		for _, r := range reads {
+			_ = r.SetReadDeadline(time.Now().Add(drainTime))
+		}
 		wg.Wait()
 		return errors.Join(errs[0], errs[1], reads[0].Close(), reads[1].Close(), log.Close())
 	}, nil
@@ -257,6 +270,9 @@ func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() err
 func (cs *containers) follow(c *container, done func() error, ended chan struct{}) {
 	defer cs.wg.Done()
 	exit, err := c.proc.Wait()
+	if c.answered != nil {
+		<-c.answered
+	}
 	cs.orphans.Gone(c.proc.PID())
 	// What had no PID namespace of its own (the bare account, decoys) may have
 	// left processes behind.
@@ -275,8 +291,7 @@ func (cs *containers) follow(c *container, done func() error, ended chan struct{
 	for len(cs.order) > keep {
 		cs.forget(cs.order[0])
 	}
-	view, _ := c.view()
-	cs.tell(Event{Kind: EventExited, Container: view})
+	cs.tell(EventExited, c)
 }
 
 // forget drops the record of an ended container. mu is held.
@@ -293,8 +308,14 @@ func (cs *containers) forget(name string) {
 }
 
 // tell sends an event to every watcher. One that does not read loses its
-// connection rather than holding up everybody. mu is held.
-func (cs *containers) tell(e Event) {
+// connection rather than holding up everybody. A run that its own client waits
+// for is no news. mu is held.
+func (cs *containers) tell(kind EventKind, c *container) {
+	if c.answered != nil || len(cs.watch) == 0 {
+		return
+	}
+	view, _ := c.view()
+	e := Event{Kind: kind, Container: view}
 	for w := range cs.watch {
 		select {
 		case w <- e:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/wire"
 	"bulkhead/test/system/throwaway"
 )
 
@@ -296,6 +298,34 @@ func TestLauncherSurvivesItsStarterAndIsFoundAgain(t *testing.T) {
 			raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", child))
 			return err != nil || strings.Contains(string(raw), ") Z ")
 		})
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// Connections that are kept for a later run must not hold up the end.
+func TestAShutdownDoesNotWaitForIdleConnections(t *testing.T) {
+	inHost(t, func(ctx context.Context, t *testing.T, cfg launcher.Config) {
+		c := start(ctx, t, cfg)
+		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: cfg.Place.LauncherSocket(), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		idle := wire.New(u)
+		defer func() { _ = idle.Close() }()
+		if _, err := idle.Greet(launcher.Protocol, launcher.Version); err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range []string{"one", "two"} { // the second uses what the first left
+			got, err := c.Run(ctx, launcher.LaunchRequest{Spec: spec(cfg, name, "exit 3")}, func(o launcher.Container) error { return o.PIDFD.Close() })
+			if err != nil || got.Code != 3 {
+				t.Errorf("run %s: %v, %v", name, got, err)
+			}
+		}
+		if err := c.Shutdown(ctx); err != nil {
+			t.Error(err)
+		}
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}

@@ -25,6 +25,31 @@ type logFile struct {
 	mu   sync.Mutex
 	f    *os.File
 	n    int64
+	pace pace
+}
+
+// How much a container may print for long, and at once. What prints more is
+// held up in its own writes: a process may not buy the launcher's processor
+// time, several times its own, and the disk's by printing short lines.
+const (
+	logRate  = 1 << 20 // bytes of log a second
+	logBurst = 8 << 20
+)
+
+// pace is a bucket of bytes that fills with time.
+type pace struct {
+	spent float64 // of logBurst, as of at
+	at    time.Time
+}
+
+// take spends n bytes and says how long to wait before the next ones.
+func (p *pace) take(now time.Time, n int) time.Duration {
+	p.spent = max(0, p.spent-now.Sub(p.at).Seconds()*logRate) + float64(n)
+	p.at = now
+	if p.spent <= logBurst {
+		return 0
+	}
+	return time.Duration((p.spent - logBurst) / logRate * float64(time.Second))
 }
 
 func openLog(path string, size int64) (*logFile, error) {
@@ -55,8 +80,8 @@ func (l *logFile) Close() error {
 	return l.f.Close()
 }
 
-// line writes one entry.
-func (l *logFile) line(at time.Time, stream string, full bool, text []byte) error {
+// line writes one entry, and says how long to wait before the next one.
+func (l *logFile) line(at time.Time, stream string, full bool, text []byte) (time.Duration, error) {
 	tag := "F"
 	if !full {
 		tag = "P"
@@ -67,15 +92,16 @@ func (l *logFile) line(at time.Time, stream string, full bool, text []byte) erro
 	defer l.mu.Unlock()
 	if l.n > 0 && l.n+int64(len(entry)) > l.size {
 		if err := l.rotate(); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	n, err := l.f.Write(entry)
 	l.n += int64(n)
+	wait := l.pace.take(at, len(entry))
 	if err != nil {
-		return fmt.Errorf("launcher: log: %w", err)
+		return wait, fmt.Errorf("launcher: log: %w", err)
 	}
-	return nil
+	return wait, nil
 }
 
 func (l *logFile) rotate() error {
@@ -94,6 +120,9 @@ func (l *logFile) rotate() error {
 	return l.open()
 }
 
+// pauseStep keeps pauses from being so short that they cost more than they save.
+const pauseStep = 10 * time.Millisecond
+
 // copy writes what r gives until its end. When the log cannot be written (a
 // full disk) it goes on reading, so that the container does not stop in the
 // middle of a write, and reports the first failure at the end.
@@ -103,13 +132,17 @@ func (l *logFile) copy(stream string, r io.Reader) error {
 	for {
 		text, more, err := in.ReadLine()
 		if err != nil {
-			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) {
+			if errors.Is(err, io.EOF) || errors.Is(err, os.ErrClosed) || errors.Is(err, os.ErrDeadlineExceeded) {
 				return first
 			}
 			return errors.Join(first, fmt.Errorf("launcher: read %s: %w", stream, err))
 		}
-		if err := l.line(time.Now(), stream, !more, text); err != nil && first == nil {
+		wait, err := l.line(time.Now(), stream, !more, text)
+		if err != nil && first == nil {
 			first = err
+		}
+		if wait > pauseStep {
+			time.Sleep(wait)
 		}
 	}
 }

@@ -15,7 +15,7 @@ func TestLogRotatesAndKeepsThreeFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 100 {
-		if err := l.line(time.Unix(0, 1), "stdout", true, []byte(strings.Repeat("x", 50))); err != nil {
+		if _, err := l.line(time.Unix(0, 1), "stdout", true, []byte(strings.Repeat("x", 50))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -31,6 +31,35 @@ func TestLogRotatesAndKeepsThreeFiles(t *testing.T) {
 		if err != nil || st.Size() > 1000 || st.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v %v", f, st, err)
 		}
+	}
+}
+
+// What is printed at once is written at once; what is printed for long is held
+// to a rate, also in lines so short that their time stamps are most of it.
+func TestEndlessOutputIsHeldToARate(t *testing.T) {
+	var p pace
+	now := time.Unix(1000, 0)
+	if wait := p.take(now, logBurst); wait != 0 {
+		t.Errorf("a burst waits %s", wait)
+	}
+	if wait := p.take(now, logRate); wait != time.Second {
+		t.Errorf("after a burst, a second's worth waits %s", wait)
+	}
+	now = now.Add(time.Second)
+	if wait := p.take(now, 0); wait != 0 {
+		t.Errorf("a second later one waits %s", wait)
+	}
+	if wait := p.take(now.Add(time.Hour), logBurst); wait != 0 {
+		t.Errorf("an hour later a burst waits %s", wait)
+	}
+	l, err := openLog(filepath.Join(t.TempDir(), "c.log"), logSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	l.pace = pace{spent: 2 * logBurst, at: now}
+	if wait, err := l.line(now, "stdout", true, nil); err != nil || wait < 8*time.Second {
+		t.Errorf("an empty line over the rate waits %s, %v", wait, err)
 	}
 }
 

@@ -1,11 +1,11 @@
 package launcher
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"sync"
 	"time"
 
@@ -37,7 +37,7 @@ type pool struct {
 	orphans *reap.Orphans
 
 	mu     sync.Mutex
-	key    string
+	kind   *kind // of those in ready
 	ready  []*readyCell
 	next   int
 	closed bool
@@ -59,27 +59,34 @@ func newPool(cfg *Config, groups *cgroup.Tree, orphans *reap.Orphans) *pool {
 // poolable says whether a request is a plain one-off run.
 func poolable(r *LaunchRequest, extraFiles int) bool {
 	s := &r.Spec
-	return s.Role == engine.RoleRun && r.Stdio && r.Shim == nil && extraFiles == 0 && len(s.Init) == 0 && len(s.Off) == 0 && !s.Decoy
+	return s.Role == engine.RoleRun && r.Stdio && r.Shim == nil && extraFiles == 0 && len(s.Init) == 0 && len(s.Off) == 0 && !s.Decoy && s.Engine != engine.Podman
 }
 
-// keyOf is equal for Specs that differ in nothing but what an order carries.
-// It includes which file each mount source is at the moment, so that a file
-// which root has replaced meanwhile is not served from before.
-func keyOf(s *engine.Spec) string {
-	k := *s
-	k.Name, k.Cgroup, k.Command, k.Env, k.Dir = "", "", nil, nil, ""
-	raw, err := json.Marshal(k)
-	if err != nil {
-		return ""
-	}
+// kind is what a prepared container is for: everything of a Spec but what an
+// order carries.
+type kind struct {
+	spec engine.Spec
+	// files says which file each mount source is at the moment, so that one
+	// which root has replaced meanwhile is not served from before.
+	files [][2]uint64
+}
+
+func kindOf(s *engine.Spec) *kind {
+	k := &kind{spec: *s}
+	k.spec.Name, k.spec.Cgroup, k.spec.Command, k.spec.Env, k.spec.Dir = "", "", nil, nil, ""
 	for _, path := range append([]string{s.Root.Path}, sourcesOf(s)...) {
 		var st unix.Stat_t
 		if err := unix.Lstat(path, &st); err == nil {
-			raw = fmt.Appendf(raw, " %d:%d", st.Dev, st.Ino)
+			k.files = append(k.files, [2]uint64{st.Dev, st.Ino})
+		} else {
+			k.files = append(k.files, [2]uint64{}) // preparing it fails, and says why
 		}
 	}
-	return string(raw)
+	return k
 }
+
+// same says whether one serves for the other; nil serves for nothing.
+func (k *kind) same(o *kind) bool { return k != nil && reflect.DeepEqual(k, o) }
 
 func sourcesOf(s *engine.Spec) []string {
 	var out []string
@@ -94,10 +101,10 @@ func sourcesOf(s *engine.Spec) []string {
 // take gives a prepared container for s, processes first unless fresh; nil when
 // there is none.
 func (p *pool) take(s *engine.Spec, fresh bool) *readyCell {
-	key := keyOf(s)
+	want := kindOf(s)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.key != key {
+	if !p.kind.same(want) {
 		return nil
 	}
 	best := -1
@@ -151,20 +158,11 @@ const refillPause = 20 * time.Millisecond
 // refill brings the pool up to its size for s, in the background, once the
 // run that emptied it is over or takes longer.
 func (p *pool) refill(s engine.Spec, over <-chan struct{}) {
-	key := keyOf(&s)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
 		return
 	}
-	if p.key != key {
-		p.drop()
-		p.key = key
-	}
-	if p.idle == nil {
-		p.idle = time.AfterFunc(idleTime, p.tired)
-	}
-	p.idle.Reset(idleTime)
 	p.wg.Go(func() {
 		t := time.NewTimer(refillPause)
 		defer t.Stop()
@@ -172,8 +170,28 @@ func (p *pool) refill(s engine.Spec, over <-chan struct{}) {
 		case <-over:
 		case <-t.C:
 		}
-		p.fill(s, key)
+		if k := kindOf(&s); p.turnTo(k) {
+			p.fill(s, k)
+		}
 	})
+}
+
+// turnTo makes the pool one of containers of this kind.
+func (p *pool) turnTo(k *kind) (open bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	if !p.kind.same(k) {
+		p.drop()
+		p.kind = k
+	}
+	if p.idle == nil {
+		p.idle = time.AfterFunc(idleTime, p.tired)
+	}
+	p.idle.Reset(idleTime)
+	return true
 }
 
 // tired empties a pool that nobody used.
@@ -181,7 +199,7 @@ func (p *pool) tired() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop()
-	p.key = ""
+	p.kind = nil
 }
 
 // drop discards everything in the background. mu is held.
@@ -216,11 +234,11 @@ func (p *pool) missing() (cell.Depth, bool) {
 }
 
 // fill makes what is missing, one by one; refills that meet share the work.
-func (p *pool) fill(s engine.Spec, key string) {
+func (p *pool) fill(s engine.Spec, k *kind) {
 	for {
 		p.mu.Lock()
 		depth, more := p.missing()
-		if !more || p.closed || p.key != key {
+		if !more || p.closed || !p.kind.same(k) {
 			p.mu.Unlock()
 			return
 		}
@@ -235,7 +253,7 @@ func (p *pool) fill(s engine.Spec, key string) {
 		}
 		p.mu.Lock()
 		_, more = p.missing()
-		keep := more && !p.closed && p.key == key
+		keep := more && !p.closed && p.kind.same(k)
 		if keep {
 			p.ready = append(p.ready, r)
 		}
@@ -253,7 +271,7 @@ func (p *pool) make(s engine.Spec, depth cell.Depth, n int) (*readyCell, error) 
 	s.Name = fmt.Sprintf("ready-%d", n)
 	s.Cgroup = filepath.Join(p.cfg.Place.Team, p.cfg.Place.Name, s.Name)
 	r := &readyCell{depth: depth, group: s.Cgroup}
-	opt := cell.Options{Program: filepath.Join(p.cfg.Programs, "bulkhead-shim"), Cgroups: p.groups}
+	opt := cell.Options{Cgroups: p.groups}
 	if depth == cell.DepthSeat {
 		c, err := cell.Prepare(s, opt, depth)
 		r.cell = c

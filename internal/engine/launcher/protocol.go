@@ -49,8 +49,9 @@ type LaunchRequest struct {
 	// Fresh starts a new process even when a prepared one waits: for those who
 	// measure. A prepared cgroup and mount namespace may still be used.
 	Fresh bool `json:"fresh,omitempty"`
-	// Wait asks for a second answer on the same connection, the [cell.Exit]:
-	// see [Client.Run].
+	// Wait asks for a second answer on the same connection, the [cell.Exit]: see
+	// [Client.Run]. The first is then short, a name with the pidfd, and
+	// watchers are not told.
 	Wait bool `json:"wait,omitempty"`
 }
 

@@ -82,13 +82,14 @@ func (s *server) connection(ctx context.Context, c *net.UnixConn) {
 	if _, err := conn.Greet(Protocol, Version); err != nil {
 		return
 	}
+	// A client may keep its connection for a later request.
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
+	defer stop()
 	m, files, err := conn.Recv()
 	if err != nil {
 		return
 	}
 	defer closeAll(files)
-	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Now()) })
-	defer stop()
 	if err := s.answer(ctx, conn, m, files); err != nil {
 		_ = conn.Send(m.ID, wire.VerbError, wire.Failure{Message: err.Error(), Exit: wire.ExitFailed})
 	}
@@ -101,27 +102,7 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		if err := json.Unmarshal(m.Body, &r); err != nil {
 			return fmt.Errorf("launcher: launch: %w", err)
 		}
-		// Who asked may have gone: then nobody knows of what is being started,
-		// and the next warden starts it anew.
-		asked, left := context.WithCancel(ctx)
-		defer left()
-		s.wg.Go(func() {
-			defer left()
-			_, more, _ := conn.Recv() // nothing more comes; this notices the end
-			closeAll(more)
-		})
-		c, err := s.all.launch(asked, r, files)
-		if err != nil {
-			return err
-		}
-		err = s.launched(conn, m.ID, c)
-		if poolable(&r, len(files)-3) {
-			s.all.pool.refill(r.Spec, c.proc.Done())
-		}
-		if err != nil || !r.Wait {
-			return err
-		}
-		return s.exited(ctx, conn, m.ID, c)
+		return s.launch(ctx, conn, m.ID, r, files)
 	case verbList:
 		return s.list(ctx, conn, m.ID)
 	case verbWatch:
@@ -139,6 +120,41 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 	return fmt.Errorf("launcher: verb %q is not one", m.Verb)
 }
 
+// launch starts a container, and waits for it when the client asked for that.
+func (s *server) launch(ctx context.Context, conn *wire.Conn, id uint64, r LaunchRequest, files []*os.File) error {
+	if !poolable(&r, len(files)-3) {
+		// Who asked may go before a slow start is over: then nobody knows of
+		// what is being started, and the next warden starts it anew.
+		asked, left := context.WithCancel(ctx)
+		defer left()
+		ctx = asked
+		s.wg.Go(func() {
+			defer left()
+			_, more, _ := conn.Recv() // nothing more comes; this notices the end
+			closeAll(more)
+		})
+	}
+	c, err := s.all.launch(ctx, r, files)
+	// The container has its copies. Whoever reads its output sees the end of
+	// that when the last of them closes, not when this connection does.
+	closeAll(files)
+	if err != nil {
+		return err
+	}
+	over := c.proc.Done()
+	if c.answered != nil {
+		defer close(c.answered)
+		over = c.answered
+	}
+	if poolable(&r, len(files)-3) {
+		s.all.pool.refill(r.Spec, over)
+	}
+	if err := s.launched(conn, id, c, r.Wait); err != nil || !r.Wait {
+		return err
+	}
+	return s.exited(ctx, conn, id, c)
+}
+
 func send(conn *wire.Conn, id uint64, verb string, view Container, fd *os.File) error {
 	if fd == nil {
 		return conn.Send(id, verb, view)
@@ -146,12 +162,15 @@ func send(conn *wire.Conn, id uint64, verb string, view Container, fd *os.File) 
 	return conn.Send(id, verb, view, fd)
 }
 
-// launched answers a launch.
-func (s *server) launched(conn *wire.Conn, id uint64, c *container) error {
+// launched answers a launch, in short or with everything.
+func (s *server) launched(conn *wire.Conn, id uint64, c *container, short bool) error {
 	// The end of a container closes its pidfd; sending and closing must not meet.
 	s.all.mu.Lock()
 	defer s.all.mu.Unlock()
 	view, fd := c.view()
+	if short {
+		view = Container{Name: view.Name, State: view.State, Since: view.Since}
+	}
 	return send(conn, id, verbOK, view, fd)
 }
 

@@ -32,7 +32,7 @@ func gateway() engine.Spec {
 
 func options() Options {
 	return Options{
-		Options: cell.Options{Program: "/p", Cgroups: &cgroup.Tree{}, Shim: &engine.ShimConfig{}},
+		Options: cell.Options{Cgroups: &cgroup.Tree{}, Shim: &engine.ShimConfig{}},
 		Account: 5000, Conf: "/conf", Root: "/.container", Orphans: &reap.Orphans{},
 	}
 }
@@ -53,7 +53,7 @@ func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 	for _, want := range [][2]string{
 		{"--cap-drop", "ALL"}, {"--security-opt", "no-new-privileges"}, {"--security-opt", "seccomp=/conf/seccomp-gateway.json"},
 		{"--pull", "never"}, {"--image-volume", "ignore"}, {"--user", "2000:2000"}, {"--ulimit", "core=0:0"}, {"--ulimit", "nofile=1024:1024"},
-		{"--uidmap", "0:4000:1"}, {"--uidmap", "2000:2000:1"}, {"--gidmap", "1000:1000:1"}, {"--cgroups", "disabled"}, {"--rootfs", "/.container"},
+		{"--uidmap", "0:5000:1"}, {"--uidmap", "2000:2000:1"}, {"--gidmap", "1000:1000:1"}, {"--cgroups", "disabled"}, {"--rootfs", "/.container"},
 		{"--log-driver", "none"}, {"--dns", "none"}, {"--hostname", "a"}, {"--preserve-fds", "2"}, {"--cgroupns", "private"},
 	} {
 		if !pair(argv, want[0], want[1]) {
@@ -97,8 +97,8 @@ func TestCheckRefusesWhatThisEngineCannotKeep(t *testing.T) {
 		"decoys":                             func(s *engine.Spec, _ *Options) { s.Decoy = true },
 		"without an init":                    func(_ *engine.Spec, o *Options) { o.Shim = nil },
 		"OCI runtime \"runsc\"":              func(s *engine.Spec, _ *Options) { s.OCIRuntime = "runsc" },
-		"lacks 4000":                         func(s *engine.Spec, _ *Options) { s.User.Map = s.User.Map[:2] },
-		"the account itself":                 func(s *engine.Spec, _ *Options) { s.User.Map[0].Host = 5000 },
+		"lacks 5000":                         func(s *engine.Spec, _ *Options) { s.User.Map = s.User.Map[:2] },
+		"does not follow one range":          func(s *engine.Spec, _ *Options) { s.User.Map[0].Host = 5000 },
 		"an option is missing":               func(_ *engine.Spec, o *Options) { o.Orphans = nil },
 		"user id 0: no container runs as ro": func(s *engine.Spec, _ *Options) { s.User.ID = 0 },
 	} {

@@ -171,7 +171,7 @@ func Check(s *engine.Spec, opt *Options) error {
 			bad("the user id map hands out %d, the account itself", m.Host)
 		}
 	}
-	if opt.Account == 0 || opt.Cgroups == nil || opt.Orphans == nil || opt.Program == "" || opt.Conf == "" || opt.Root == "" {
+	if opt.Account == 0 || opt.Cgroups == nil || opt.Orphans == nil || opt.Conf == "" || opt.Root == "" {
 		bad("an option is missing")
 	}
 	if len(errs) > 0 {

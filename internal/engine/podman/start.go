@@ -311,13 +311,7 @@ func (s *start) fork() (proc *os.Process, err error) {
 
 // plan is stage 2's: confine, then wait for the order.
 func (s *start) plan() (*os.File, error) {
-	p := stage2.Plan{Dir: "/", Wait: true, Profile: confine.For(s.spec)}
-	filter, err := confine.ForRole(s.spec.Role)
-	if err != nil {
-		return nil, err
-	}
-	p.Profile.Program = filter.Marshal()
-	raw, err := json.Marshal(p)
+	raw, err := json.Marshal(stage2.Plan{Profile: confine.For(s.spec)})
 	if err != nil {
 		return nil, err
 	}

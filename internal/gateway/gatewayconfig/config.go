@@ -6,11 +6,13 @@ package gatewayconfig
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 
 	"bulkhead/internal/identity"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
 )
 
 // minToken is the shortest token that is taken: 128 bits as base64.
@@ -27,6 +29,13 @@ type Config struct {
 	// Egress and Hosts are the agent's, from the manifest.
 	Egress []team.Destination      `json:"egress"`
 	Hosts  map[string][]netip.Addr `json:"hosts,omitempty"`
+	// Grants are the temporary destinations at the start.
+	Grants []wire.Grant `json:"grants,omitempty"`
+	// TakesGrants says that descriptor 5 is a listening socket, which only root
+	// can reach, for the grants protocol.
+	TakesGrants bool `json:"takesGrants,omitempty"`
+	// GrantsListener is that socket.
+	GrantsListener *net.UnixListener `json:"-"`
 	// DialerSocket is the path, as the gateway sees it, of
 	// layout.Agent.DialerSocket.
 	DialerSocket string `json:"dialerSocket"`

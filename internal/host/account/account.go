@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,6 +52,9 @@ func (a *Accounts) Check(r Request) error {
 
 func (a *Accounts) existing(d *Database, r Request) (User, bool, error) {
 	u, ok := d.User(r.Name)
+	if !ok && slices.Contains(d.Groups, r.Name) && !a.Ledger.Has(ledger.Account, r.Name) {
+		return User{}, false, fmt.Errorf("group %q exists on this host and is %w: remove it (groupdel %s), or rename the team or the agent", r.Name, ErrTaken, r.Name)
+	}
 	if !ok {
 		return User{}, false, nil
 	}
@@ -72,6 +77,12 @@ func (a *Accounts) Ensure(ctx context.Context, r Request) (User, Range, error) {
 	if !ok {
 		if err := a.Ledger.Announce(ledger.Thing{Kind: ledger.Account, Name: r.Name, Team: r.Team, Agent: r.Agent}); err != nil {
 			return User{}, Range{}, err
+		}
+		if slices.Contains(d.Groups, r.Name) {
+			// Ours, by the ledger: a removal was cut short between user and group.
+			if err := run(ctx, "groupdel", r.Name); err != nil {
+				return User{}, Range{}, fmt.Errorf("account: make %s anew: %w", r.Name, err)
+			}
 		}
 		if err := run(ctx, "useradd", useraddArgs(r)...); err != nil {
 			return User{}, Range{}, fmt.Errorf("account: make %s: %w", r.Name, err)
@@ -126,15 +137,39 @@ func (a *Accounts) Remove(ctx context.Context, name string) error {
 			return fmt.Errorf("account: userdel said that it removed %s, but %s/passwd still holds it", name, a.Etc)
 		}
 	}
+	// userdel leaves a group to which somebody was added.
+	if slices.Contains(d.Groups, name) {
+		if err := run(ctx, "groupdel", name); err != nil {
+			return fmt.Errorf("account: remove the group of %s: %w", name, err)
+		}
+	}
 	return a.Ledger.Forget(thing)
+}
+
+// ToolDirs are the folders in which the distribution's own tools are looked
+// for. The caller's PATH is not asked: after `su` without a dash it has no
+// sbin on Debian.
+func ToolDirs() []string { return []string{"/usr/sbin", "/usr/bin", "/sbin", "/bin"} }
+
+func tool(name string) (string, error) {
+	for _, d := range ToolDirs() {
+		if p, err := exec.LookPath(filepath.Join(d, name)); err == nil {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s is in none of %s; install the package passwd", name, strings.Join(ToolDirs(), ":"))
 }
 
 func run(ctx context.Context, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
 	defer cancel()
+	path, err := tool(name)
+	if err != nil {
+		return err
+	}
 	var out bytes.Buffer
-	c := exec.CommandContext(ctx, name, args...) // #nosec G204 -- useradd and its kin, with checked names
-	c.Env = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL=C"}
+	c := exec.CommandContext(ctx, path, args...) // #nosec G204 -- useradd and its kin, with checked names
+	c.Env = []string{"PATH=" + strings.Join(ToolDirs(), ":"), "LC_ALL=C"}
 	c.Dir = "/"
 	c.Stdout, c.Stderr = &out, &out
 	if err := c.Run(); err != nil {

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,7 +17,7 @@ import (
 func etc(t *testing.T, passwd, subuid, subgid string) string {
 	t.Helper()
 	dir := t.TempDir()
-	for name, content := range map[string]string{"passwd": passwd, "subuid": subuid, "subgid": subgid} {
+	for name, content := range map[string]string{"passwd": passwd, "group": "", "subuid": subuid, "subgid": subgid} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -127,6 +128,39 @@ func TestAccountsOnAHost(t *testing.T) {
 		}
 		if string(before) != string(after) {
 			t.Error("passwd is not as it was before")
+		}
+		for name, c := range map[string]struct {
+			before string
+			taken  bool
+		}{
+			"a group of somebody else":          {"groupadd bh-t-three", true},
+			"our group, to which one was added": {"", false},
+		} {
+			three := Request{Name: "bh-t-three", Home: "/nonexistent", Team: "t", Agent: "three", Range: 65536}
+			if c.before != "" {
+				if out, err := exec.Command("sh", "-c", c.before).CombinedOutput(); err != nil {
+					t.Fatalf("%s: %v: %s", name, err, out)
+				}
+			}
+			_, _, err := a.Ensure(ctx, three)
+			if errors.Is(err, ErrTaken) != c.taken || !c.taken && err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if c.taken {
+				if out, err := exec.Command("groupdel", "bh-t-three").CombinedOutput(); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				continue
+			}
+			if out, err := exec.Command("usermod", "-aG", "bh-t-three", "nobody").CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			if err := a.Remove(ctx, "bh-t-three"); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if d, err := Read("/etc"); err != nil || slices.Contains(d.Groups, "bh-t-three") {
+				t.Errorf("%s: the group is left (%v)", name, err)
+			}
 		}
 		if out, err := exec.Command("useradd", "-M", "bh-t-one").CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)

@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -44,14 +45,19 @@ func (r Range) overlaps(o Range) bool { return r.First <= o.Last() && o.First <=
 // Database is what the host's account files say.
 type Database struct {
 	Users  []User
+	Groups []string // names
 	SubUID []Range
 	SubGID []Range
 }
 
 // Read reads the account files below etc ("/etc").
-func Read(etc string) (*Database, error) {
+func Read(etc string) (*Database, error) { return ReadFS(os.DirFS(etc), etc) }
+
+// ReadFS reads the account files at the root of files; etc names that folder
+// in errors.
+func ReadFS(files fs.FS, etc string) (*Database, error) {
 	var d Database
-	if err := readLines(filepath.Join(etc, "passwd"), func(line string) error {
+	if err := readLines(files, etc, "passwd", func(line string) error {
 		u, err := parseUser(line)
 		if err == nil {
 			d.Users = append(d.Users, u)
@@ -60,28 +66,35 @@ func Read(etc string) (*Database, error) {
 	}); err != nil {
 		return nil, err
 	}
+	if err := readLines(files, etc, "group", func(line string) error {
+		name, _, _ := strings.Cut(line, ":")
+		d.Groups = append(d.Groups, name)
+		return nil
+	}); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
 	for name, into := range map[string]*[]Range{"subuid": &d.SubUID, "subgid": &d.SubGID} {
-		err := readLines(filepath.Join(etc, name), func(line string) error {
+		err := readLines(files, etc, name, func(line string) error {
 			r, err := parseRange(line)
 			if err == nil {
 				*into = append(*into, r)
 			}
 			return err
 		})
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
 	}
 	return &d, nil
 }
 
-func readLines(path string, take func(string) error) (err error) {
-	f, err := os.Open(path) // #nosec G304 -- the host's own account files
+func readLines(files fs.FS, etc, name string, take func(string) error) (err error) {
+	f, err := files.Open(name)
 	if err != nil {
 		return fmt.Errorf("account: %w", err)
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	return scanLines(path, f, take)
+	return scanLines(filepath.Join(etc, name), f, take)
 }
 
 func scanLines(path string, r io.Reader, take func(string) error) error {
@@ -157,7 +170,16 @@ func (d *Database) User(name string) (User, bool) {
 // RangeOf gives the one range of an account, equal for users and groups, or
 // the reason why there is none to rely on: absent, several, unequal, too
 // small, or shared with anybody, an ordinary uid or gid included.
+// Errors wrap [ErrTaken].
 func (d *Database) RangeOf(u User, size uint32) (Range, error) {
+	r, err := d.rangeOf(u, size)
+	if err != nil {
+		return Range{}, fmt.Errorf("%w (%w)", err, ErrTaken)
+	}
+	return r, nil
+}
+
+func (d *Database) rangeOf(u User, size uint32) (Range, error) {
 	mine := func(all []Range) []Range {
 		var out []Range
 		for _, r := range all {

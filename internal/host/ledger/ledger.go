@@ -104,10 +104,15 @@ func Open(path string) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %s: %w (the file lists what Bulkhead made here; restore it from a backup, or compare its lines with the host and remove the bad one)", ErrCorrupt, path, err)
 	}
 	if lines > 2*len(l.have)+1000 {
-		if err := l.compact(); err != nil {
+		seq := l.seq
+		switch err := l.compact(); {
+		case errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT):
+			l.seq = seq // a long ledger is no reason not to start on a full disk
+		case err != nil:
 			return nil, err
+		default:
+			good = -1
 		}
-		good = -1
 	}
 	l.f, err = os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND|unix.O_NOFOLLOW, 0o600) // #nosec G304 -- our own path
 	if err != nil {
@@ -119,6 +124,16 @@ func Open(path string) (*Ledger, error) {
 		}
 	}
 	return l, nil
+}
+
+// Read gives what a ledger's content names, in the order of making, without
+// touching the file. A torn last line is left out, as by [Open].
+func Read(raw []byte) ([]Thing, error) {
+	l := &Ledger{have: map[string]Thing{}}
+	if _, _, err := l.replay(raw); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return l.Things(nil), nil
 }
 
 // replay applies the lines of raw and returns how many there were and how many

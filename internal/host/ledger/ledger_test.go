@@ -147,3 +147,23 @@ func FuzzOpen(f *testing.F) {
 		_ = l.Close()
 	})
 }
+
+func TestReadLeavesTheFileAlone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ledger.jsonl")
+	l := open(t, path)
+	a := Thing{Kind: Account, Name: "one"}
+	if err := l.Announce(a, Thing{Kind: Account, Name: "two"}); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := Read(raw[:len(raw)-3]) // torn
+	if diff := cmp.Diff([]Thing{a}, got); diff != "" || err != nil {
+		t.Errorf("%v %s", err, diff)
+	}
+	if _, err := Read([]byte("x\n")); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a line that is none: %v", err)
+	}
+}

@@ -25,6 +25,14 @@ const maxPins = 4096
 // flows. destination ("name:port") is kept with the element, so that a later
 // policy can tell what it was for, also after this process was replaced.
 func (t *Table) Pin(account, destination string, addrs []netip.AddrPort, ttl time.Duration) error {
+	return t.PinFor(account, destination, addrs, ttl, max(FlowTimeout, ttl))
+}
+
+// PinFor is Pin with flows that end after flow, for destinations that are
+// allowed for a while: they close in the kernel though nobody is left to
+// revoke them. An address that another destination needs for longer keeps its
+// time.
+func (t *Table) PinFor(account, destination string, addrs []netip.AddrPort, ttl, flow time.Duration) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, ok := t.binding(account); !ok {
@@ -43,6 +51,7 @@ func (t *Table) Pin(account, destination string, addrs []netip.AddrPort, ttl tim
 		t.live[account] = live
 	}
 	clean := make([]netip.AddrPort, len(addrs))
+	elements := make([]element, len(addrs))
 	for i, a := range addrs {
 		a = netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 		clean[i] = a
@@ -54,9 +63,11 @@ func (t *Table) Pin(account, destination string, addrs []netip.AddrPort, ttl tim
 		if !slices.Contains(e.Destinations, destination) {
 			e.Destinations = append(e.Destinations, destination)
 		}
-		e.Until, e.FlowUntil = now.Add(ttl), now.Add(max(FlowTimeout, ttl))
+		shared := len(e.Destinations) > 1
+		e.Until, e.FlowUntil = latest(now.Add(ttl), e.Until, shared), latest(now.Add(flow), e.FlowUntil, shared)
+		elements[i] = element{a, e.Until.Sub(now), e.FlowUntil.Sub(now)}
 	}
-	err := t.renew(account, destination, clean, ttl)
+	err := t.renew(account, destination, elements)
 	if errors.Is(err, os.ErrNotExist) { // somebody took the table away: put it back, with these pins
 		err = t.applyLocked(context.Background(), t.want)
 	}
@@ -69,10 +80,24 @@ func (t *Table) Pin(account, destination string, addrs []netip.AddrPort, ttl tim
 	return nil
 }
 
+// element is an address with the time that its pin and its flow have left.
+type element struct {
+	netip.AddrPort
+	pin, flow time.Duration
+}
+
+// latest is when, or former when that is later and somebody else needs it.
+func latest(when, former time.Time, shared bool) time.Time {
+	if shared && former.After(when) {
+		return former
+	}
+	return when
+}
+
 // renew sets the timeouts of elements. Before Linux 6.12 adding an element
 // that exists leaves its timeout as it was, and deleting one that does not
 // exist fails: add, delete, add in one batch works everywhere.
-func (t *Table) renew(account, destination string, addrs []netip.AddrPort, ttl time.Duration) error {
+func (t *Table) renew(account, destination string, addrs []element) error {
 	table := newTable()
 	comment := ""
 	if len(destination) <= maxComment {
@@ -82,8 +107,8 @@ func (t *Table) renew(account, destination string, addrs []netip.AddrPort, ttl t
 		var pins, flows []nftables.SetElement
 		for _, a := range addrs {
 			if a.Addr().Is6() == v6 {
-				pins = append(pins, nftables.SetElement{Key: elementKey(a), Timeout: ttl, Comment: comment})
-				flows = append(flows, nftables.SetElement{Key: elementKey(a), Timeout: max(FlowTimeout, ttl), Comment: comment})
+				pins = append(pins, nftables.SetElement{Key: elementKey(a.AddrPort), Timeout: a.pin, Comment: comment})
+				flows = append(flows, nftables.SetElement{Key: elementKey(a.AddrPort), Timeout: a.flow, Comment: comment})
 			}
 		}
 		if len(pins) == 0 {

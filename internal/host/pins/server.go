@@ -39,7 +39,7 @@ const (
 
 // Table is the part of nft.Table that pins need.
 type Table interface {
-	Pin(account, destination string, addrs []netip.AddrPort, ttl time.Duration) error
+	PinFor(account, destination string, addrs []netip.AddrPort, ttl, flow time.Duration) error
 	Unpin(account, destination string) error
 	Pins(account string) []nft.Entry
 }
@@ -59,6 +59,9 @@ type Config struct {
 	TTL time.Duration // zero: TTL
 	// Denied hears of every refusal, from the connection's goroutine. Optional.
 	Denied func(account string, r *deny.Reason)
+	// Spent hears that a grant for one connection was used up, from the
+	// connection's goroutine and before the dialer is answered. Optional.
+	Spent func(account string, g wire.Grant)
 }
 
 // Server serves the pin sockets of all agents of a host.
@@ -91,6 +94,13 @@ type agent struct {
 	mu       sync.Mutex // guards what follows
 	conns    map[*wire.Conn]bool
 	counters Counters
+	spent    map[spending]bool
+}
+
+// spending names one grant for one connection.
+type spending struct {
+	target string
+	at     int64
 }
 
 // New starts nothing yet.
@@ -112,7 +122,7 @@ func (s *Server) Add(account string, dialer uint32, ln *net.UnixListener, p *dia
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &agent{
 		account: account, dialer: dialer, ln: ln, cancel: cancel,
-		conns: map[*wire.Conn]bool{}, counters: Counters{ByCode: map[deny.Code]uint64{}},
+		conns: map[*wire.Conn]bool{}, spent: map[spending]bool{}, counters: Counters{ByCode: map[deny.Code]uint64{}},
 	}
 	a.policy.Store(p)
 	s.mu.Lock()
@@ -154,7 +164,7 @@ func (s *Server) revoke(a *agent) error {
 			host, port, err := splitDestination(destination)
 			if err == nil {
 				// Addresses the manifest itself fixes may have changed, too.
-				if d, reason := policy.Check(host, port); reason == nil {
+				if d, ok := policy.Keeps(host, port); ok {
 					fixed, ok := policy.Fixed(host, d)
 					if !ok || slices.Contains(fixed, e.Address.Addr()) {
 						continue
@@ -309,7 +319,7 @@ func (s *Server) serve(ctx context.Context, a *agent, c *wire.Conn) {
 		slots <- struct{}{}
 		work.Go(func() {
 			defer func() { <-slots }()
-			pinned, reason := s.pin(ctx, a, q)
+			pinned, reason := s.pin(ctx, a, q, dialers)
 			s.count(a, reason)
 			if reason != nil {
 				_ = c.Send(m.ID, wire.VerbDenied, wire.Denied{Reason: *reason})

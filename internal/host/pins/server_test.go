@@ -27,15 +27,18 @@ type memory struct {
 	mu   sync.Mutex
 	pins map[string][]netip.AddrPort
 	fail bool
+	ttl  time.Duration // of the last pin
+	flow time.Duration
 }
 
-func (m *memory) Pin(_, destination string, addrs []netip.AddrPort, _ time.Duration) error {
+func (m *memory) PinFor(_, destination string, addrs []netip.AddrPort, ttl, flow time.Duration) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.fail {
 		return errors.New("netlink is out of order")
 	}
 	m.pins[destination] = addrs
+	m.ttl, m.flow = ttl, flow
 	return nil
 }
 
@@ -258,7 +261,7 @@ func TestNarrowerPolicyRevokes(t *testing.T) {
 	f.dns.set("old.example.com", nil, "8.8.4.4")
 	f.pin(t, "api.example.com", 443)
 	f.pin(t, "old.example.com", 443)
-	_ = f.kernel.Pin("", "", []netip.AddrPort{netip.MustParseAddrPort("9.9.9.9:1")}, 0) // of nobody knows what
+	_ = f.kernel.PinFor("", "", []netip.AddrPort{netip.MustParseAddrPort("9.9.9.9:1")}, 0, 0) // of nobody knows what
 	if err := f.server.SetPolicy("bh-t-writer", policy("api.example.com:443")); err != nil {
 		t.Fatal(err)
 	}

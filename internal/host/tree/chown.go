@@ -15,44 +15,138 @@ import (
 // targets; other file systems are not entered. A file with more than one hard
 // link is changed too: it could only be linked within this tree, because
 // nothing else on this file system was ever writable for the former owner.
-func Chown(path string, uid, gid uint32) error {
+//
+// It holds one folder open at a time, whatever the depth: the way back up is
+// "..", checked to be the folder that it came from.
+func Chown(path string, uid, gid uint32) (err error) {
 	parent, err := Open(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
 	defer func() { _ = parent.Close() }()
-	return chownAt(int(parent.f.Fd()), filepath.Base(path), path, uid, gid)
+	o := giver{uid: uid, gid: gid}
+	dir, err := o.give(int(parent.f.Fd()), filepath.Base(path))
+	if err != nil || dir == nil {
+		return wrapChown(path, err)
+	}
+	err = o.walk(dir)
+	return wrapChown(path, err)
 }
 
-func chownAt(dirfd int, name, path string, uid, gid uint32) error {
-	var st unix.Stat_t
-	if err := unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return fmt.Errorf("tree: stat %s: %w", path, err)
-	}
-	if st.Uid != uid || st.Gid != gid {
-		if err := unix.Fchownat(dirfd, name, int(uid), int(gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
-			return fmt.Errorf("tree: give %s to %d: %w", path, uid, err)
-		}
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+func wrapChown(path string, err error) error {
+	if err == nil {
 		return nil
 	}
-	fd, err := unix.Openat2(dirfd, name, &unix.OpenHow{Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC | unix.O_NOFOLLOW, Resolve: resolve})
-	if errors.Is(err, unix.EXDEV) {
-		return nil // a mount of somebody else
-	}
+	return fmt.Errorf("tree: give %s and what is below to another id: %w", path, err)
+}
+
+// giver gives entries to one id.
+type giver struct{ uid, gid uint32 }
+
+// place is a folder that is being walked: which one it is, and which of its
+// folders are left.
+type place struct {
+	dev, ino uint64
+	left     []string
+}
+
+// walk gives away everything below dir, which it closes.
+func (o giver) walk(dir *os.File) error {
+	defer func() { _ = dir.Close() }()
+	here, err := o.entries(dir)
 	if err != nil {
-		return fmt.Errorf("tree: open %s: %w", path, err)
+		return err
 	}
-	d := os.NewFile(uintptr(fd), path) // #nosec G115 -- a descriptor
-	names, err := d.Readdirnames(-1)
-	for _, n := range names {
-		if err != nil {
-			break
+	stack := []place{here}
+	for {
+		at := &stack[len(stack)-1]
+		if n := len(at.left); n > 0 {
+			name := at.left[n-1]
+			at.left = at.left[:n-1]
+			sub, err := openFolder(int(dir.Fd()), name)
+			if errors.Is(err, unix.EXDEV) {
+				continue // a mount of somebody else
+			}
+			if err != nil {
+				return err
+			}
+			_ = dir.Close()
+			dir = sub
+			if here, err = o.entries(dir); err != nil {
+				return err
+			}
+			stack = append(stack, here)
+			continue
 		}
-		err = chownAt(fd, n, filepath.Join(path, n), uid, gid)
+		stack = stack[:len(stack)-1]
+		if len(stack) == 0 {
+			return nil
+		}
+		fd, err := unix.Openat(int(dir.Fd()), "..", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return err
+		}
+		_ = dir.Close()
+		dir = os.NewFile(uintptr(fd), "folder") // #nosec G115 -- a descriptor
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if back := stack[len(stack)-1]; st.Dev != back.dev || st.Ino != back.ino {
+			return errors.New("a folder was moved meanwhile: something of the agent still runs")
+		}
 	}
-	return errors.Join(err, d.Close())
+}
+
+// entries gives away what lies in dir, and lists its folders.
+func (o giver) entries(dir *os.File) (place, error) {
+	fd := int(dir.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return place{}, err
+	}
+	p := place{dev: st.Dev, ino: st.Ino}
+	names, err := dir.Readdirnames(-1)
+	if err != nil {
+		return p, err
+	}
+	for _, n := range names {
+		isDir, err := o.one(fd, n)
+		if err != nil {
+			return p, err
+		}
+		if isDir {
+			p.left = append(p.left, n)
+		}
+	}
+	return p, nil
+}
+
+// one gives one entry away and says whether it is a folder.
+func (o giver) one(dirfd int, name string) (isDir bool, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dirfd, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return false, err
+	}
+	if st.Uid != o.uid || st.Gid != o.gid {
+		if err := unix.Fchownat(dirfd, name, int(o.uid), int(o.gid), unix.AT_SYMLINK_NOFOLLOW); err != nil {
+			return false, err
+		}
+	}
+	return st.Mode&unix.S_IFMT == unix.S_IFDIR, nil
+}
+
+// give gives the top away and opens it, when it is a folder.
+func (o giver) give(dirfd int, name string) (*os.File, error) {
+	isDir, err := o.one(dirfd, name)
+	if err != nil || !isDir {
+		return nil, err
+	}
+	dir, err := openFolder(dirfd, name)
+	if errors.Is(err, unix.EXDEV) {
+		return nil, nil // a mount of somebody else
+	}
+	return dir, err
 }
 
 // Owner gives the owner of path itself; ok is false when it is not there.

@@ -51,6 +51,27 @@ func Open(path string) (*Dir, error) {
 	return d, nil
 }
 
+// Check says whether path can be a mount's source: it exists, no component is
+// a link, and every parent belongs to root and is writable by root alone.
+func Check(path string) error {
+	parent, err := Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = parent.Close() }()
+	var st unix.Stat_t
+	err = unix.Fstatat(int(parent.f.Fd()), filepath.Base(path), &st, unix.AT_SYMLINK_NOFOLLOW)
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("tree: %s does not exist", path)
+	case err != nil:
+		return fmt.Errorf("tree: %s: %w", path, err)
+	case st.Mode&unix.S_IFMT == unix.S_IFLNK:
+		return fmt.Errorf("tree: %s is a symbolic link: name the place it leads to", path)
+	}
+	return nil
+}
+
 func (d *Dir) step(name string) (*Dir, error) {
 	p := filepath.Join(d.path, name)
 	// Mount points on the way are the operator's own doing: no RESOLVE_NO_XDEV here.
@@ -163,31 +184,6 @@ func MakeAll(entries ...Entry) error {
 		if err := errors.Join(err, parent.Close()); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// Remove deletes path and everything below it without following a link or
-// leaving its file system. The parent must belong to root. A path that is not
-// there is removed already.
-func Remove(path string) error {
-	parent, err := Open(filepath.Dir(path))
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	defer func() { _ = parent.Close() }()
-	r, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", parent.f.Fd()))
-	if err != nil {
-		return fmt.Errorf("tree: open %s: %w", parent.path, err)
-	}
-	// os.Root never resolves a link out of the parent, and RemoveAll unlinks
-	// links instead of following them.
-	err = r.RemoveAll(filepath.Base(path))
-	if err = errors.Join(err, r.Close()); err != nil {
-		return fmt.Errorf("tree: remove %s: %w", path, err)
 	}
 	return nil
 }

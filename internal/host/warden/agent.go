@@ -37,6 +37,7 @@ type agentRun struct {
 	launcher *launcher.Client
 	dialer   *process
 	run      runState
+	grants   grantBook
 
 	mu       sync.Mutex // guards what follows
 	want     bool       // should run
@@ -44,15 +45,16 @@ type agentRun struct {
 	problem  string             // why it does not run although it should
 	cancel   context.CancelFunc // ends the owner
 	done     chan struct{}      // closed when the owner has ended
+	settled  chan struct{}      // closed when the owner's first attempt is over
 }
 
 // digest says what the running containers must have been made from. The
 // programs' build is not part of it: an upgrade of Bulkhead restarts nobody.
 func (a *agentRun) digest() string {
 	raw, err := json.Marshal(struct {
-		Want *team.Agent
+		Want string
 		IDs  layout.IDs
-	}{a.Want, a.IDs})
+	}{a.Want.Digest(), a.IDs})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}
@@ -127,6 +129,12 @@ func (a *agentRun) folders() error {
 	}
 	for name, content := range files {
 		path := filepath.Join(a.Place.Conf(), name)
+		// A file that is right stays the very file: a container that is being
+		// started at this moment may hold it, and could not mount one that was
+		// renamed away.
+		if have, err := os.ReadFile(path); err == nil && string(have) == content { // #nosec G304 -- root's own file
+			continue
+		}
 		if err := tree.WriteFile(path, []byte(content), 0o644, 0); err != nil {
 			return err
 		}
@@ -283,7 +291,14 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return fmt.Errorf("warden: %w", err)
 	}
 	defer func() { _ = lf.Close() }()
-	cf, err := sealed("gateway-config", gatewayConfig(&a.Agent, a.run.Token))
+	gf, err := a.grantsListener()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = gf.Close() }()
+	cfg := gatewayConfig(&a.Agent, a.run.Token)
+	cfg.Grants = a.grants.all()
+	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err
 	}
@@ -293,8 +308,8 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return err
 	}
 	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
-		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimService, Command: spec.Command, Dir: spec.Dir, PassFiles: 2,
-	}}, lf, cf)
+		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimService, Command: spec.Command, Dir: spec.Dir, PassFiles: 3,
+	}}, lf, cf, gf)
 }
 
 // launch starts a container whose processes are found by its cgroup later on:
@@ -317,6 +332,7 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	}
 	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
+		Ports:     a.Want.Ports,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
 	}})
 }
@@ -411,10 +427,7 @@ func (a *agentRun) takeDown(ctx context.Context) error {
 		if grace == 0 {
 			grace = defaultGrace
 		}
-		if running, err := a.running(ctx); err == nil && running[runtimeName] {
-			_, _ = a.launcher.Stop(ctx, runtimeName, grace) // what Stop leaves, Shutdown and the cgroup end
-		}
-		if err := a.launcher.Shutdown(ctx); err != nil && !errors.Is(err, launcher.ErrGone) {
+		if err := a.endContainers(ctx, grace); err != nil && !errors.Is(err, launcher.ErrGone) {
 			a.w.log.Warn("launcher did not shut down; killing its cgroup", "agent", a.Place.Name, "error", err)
 		}
 		_ = a.launcher.Close()
@@ -433,6 +446,21 @@ func (a *agentRun) takeDown(ctx context.Context) error {
 		return err
 	}
 	return tree.Remove(runStatePath(a.Place))
+}
+
+// endPatience is how long a launcher may take to end its containers, beyond
+// the grace of the command. Whoever takes an agent down often holds up every
+// other team, and the cgroup ends what the launcher does not.
+const endPatience = 10 * time.Second
+
+// endContainers ends the command politely, then the launcher with everything.
+func (a *agentRun) endContainers(ctx context.Context, grace time.Duration) error {
+	ctx, cancel := context.WithTimeout(ctx, grace+endPatience)
+	defer cancel()
+	if running, err := a.running(ctx); err == nil && running[runtimeName] {
+		_, _ = a.launcher.Stop(ctx, runtimeName, grace) // what Stop leaves, Shutdown and the cgroup end
+	}
+	return a.launcher.Shutdown(ctx)
 }
 
 // defaultGrace is how long a command may take to end after SIGTERM.

@@ -76,6 +76,7 @@ type call struct {
 	ctx  context.Context
 	conn *wire.Conn
 	id   uint64
+	uid  uint32 // the operator's
 	body json.RawMessage
 }
 
@@ -103,7 +104,7 @@ func (w *Warden) answer(u *net.UnixConn) (verb string) {
 		_ = f.Close()
 	}
 	_ = u.SetReadDeadline(time.Time{})
-	c := &call{w: w, ctx: w.ctx, conn: conn, id: m.ID, body: m.Body}
+	c := &call{w: w, ctx: w.ctx, conn: conn, id: m.ID, uid: peer.UID, body: m.Body}
 	if err := w.may(peer, m.Verb); err != nil {
 		c.fail(err)
 		return m.Verb
@@ -147,12 +148,28 @@ func (c *call) dispatch(verb string) error {
 		return serveCall(c, func(r wire.DownRequest) (any, error) { return c.w.down(c.ctx, r, c.say) })
 	case wire.VerbLogs:
 		return c.logs()
+	case wire.VerbForward:
+		return c.forward()
+	case wire.VerbWorkspace:
+		return c.workspace()
+	case wire.VerbWatch:
+		return c.watch()
 	case wire.VerbExec:
 		return c.exec()
 	case wire.VerbRun:
 		return c.run()
 	case wire.VerbVerify:
 		return serveCall(c, func(r wire.VerifyRequest) (any, error) { return c.w.verify(c.ctx, r, c.say) })
+	case wire.VerbDenials:
+		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.denialsOf(r) })
+	case wire.VerbAllow:
+		return serveCall(c, func(r wire.AllowRequest) (any, error) { return c.w.allow(c.ctx, r, c.uid) })
+	case wire.VerbRevoke:
+		return serveCall(c, func(r wire.RevokeRequest) (any, error) { return c.w.revoke(c.ctx, r) })
+	case wire.VerbGrants:
+		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.grantsOf(r) })
+	case wire.VerbWhy:
+		return serveCall(c, func(r wire.WhyRequest) (any, error) { return c.w.why(c.ctx, r) })
 	case wire.VerbShutdown:
 		err := serveCall(c, func(struct{}) (any, error) { return struct{}{}, nil })
 		c.w.cancel()
@@ -214,7 +231,7 @@ func (w *Warden) leaveWhenIdle() {
 	}
 	defer w.change.Unlock()
 	w.mu.Lock()
-	idle := len(w.teams) == 0 && w.calls == 0
+	idle := len(w.teams) == 0 && len(w.unreadable) == 0 && w.calls == 0
 	w.mu.Unlock()
 	if !idle {
 		return

@@ -17,6 +17,7 @@ import (
 	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -45,6 +46,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	}
 	w.mu.Unlock()
 	r.changes = team.Diff(r.old, m)
+	w.markStopped(m.Team, r.changes)
 	var faults []string
 	for _, a := range m.Agents {
 		place := w.host.Agent(m.Team, a.Name)
@@ -58,6 +60,9 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 		if err := checkRootfs(rootfsOf(w.host, &host.Agent{Place: place, Want: a}), a); err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
 		}
+		for _, problem := range checkSources(a) {
+			faults = append(faults, fmt.Sprintf("agents.%s.%s", a.Name, problem))
+		}
 		if a.Engine == string(engine.Podman) {
 			if err := podman.Installed(a.OCI); err != nil {
 				faults = append(faults, fmt.Sprintf("agents.%s: engine podman: %v; install podman with crun or runc, or write engine: cell", a.Name, err))
@@ -70,7 +75,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	if len(faults) > 0 {
 		return nil, &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
 	}
-	lost, reasons := missing(features(), req.AcceptMissing)
+	lost, reasons := missing(ctx, doctor.Here(), doctor.Features(), req.AcceptMissing)
 	if len(reasons) > 0 {
 		lines := make([]string, len(reasons))
 		for i, reason := range reasons {
@@ -80,6 +85,23 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	}
 	r.lost = lost
 	return r, nil
+}
+
+// markStopped turns keep into start for agents that up will start although
+// nothing in the manifest changed.
+func (w *Warden) markStopped(name string, changes []wire.Change) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t, ok := w.teams[name]
+	if !ok {
+		return
+	}
+	for i := range changes {
+		c := &changes[i]
+		if c.Action == wire.ActionKeep && t.state.Agents[c.Agent].Stopped {
+			c.Action, c.Why = wire.ActionStart, append(c.Why, "stopped by `bulkhead stop`")
+		}
+	}
 }
 
 // mountPoints must exist in every root file system, because it is mounted
@@ -109,6 +131,36 @@ func checkRootfs(root string, a *team.Agent) error {
 	return nil
 }
 
+// checkSources says which host folders of the manifest cannot be used, and what
+// the manifest asks for that this build does not have: to start an agent
+// without it in silence would be worse than to refuse.
+func checkSources(a *team.Agent) []string {
+	var out []string
+	if a.Workspace != "" {
+		switch st, err := os.Stat(a.Workspace); {
+		case err != nil:
+			out = append(out, fmt.Sprintf("workspace: %v; name a folder that exists", err))
+		case !st.IsDir():
+			out = append(out, fmt.Sprintf("workspace: %s is not a folder", a.Workspace))
+		}
+	}
+	for i, m := range a.Mounts {
+		if err := tree.Check(m.Host); err != nil {
+			out = append(out, fmt.Sprintf("mounts[%d]: %v", i, err))
+		}
+	}
+	if len(a.Secrets) > 0 {
+		out = append(out, "secrets: this build does not deliver secrets; remove them, and give the agent a credential file in its workspace if you must")
+	}
+	if a.Knowledge != "" {
+		out = append(out, "knowledge: this build has no knowledge vaults; remove it, or mount the folder read-only under mounts")
+	}
+	if len(a.Channels) > 0 {
+		out = append(out, "channels: this build delivers no messages between agents; remove them")
+	}
+	return out
+}
+
 // minRoom is what must be free before anything is made: a half-written account
 // database or ledger is worse than a refusal.
 const minRoom = 64 << 20
@@ -130,7 +182,7 @@ func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanRes
 	if err != nil {
 		return nil, err
 	}
-	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost}, nil
+	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost, Grants: w.openGrants(r.manifest.Team)}, nil
 }
 
 // apply makes the host as the manifest says.
@@ -151,9 +203,12 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 		maps.Copy(next.agents, old.agents)
 		maps.Copy(next.state.Agents, old.state.Agents)
 	}
-	if err := w.found(ctx, next, say); err != nil {
+	if err := w.found(ctx, next, r.changes, say); err != nil {
 		return nil, w.undo(ctx, next, old, err)
 	}
+	w.mu.Lock()
+	delete(w.unreadable, next.name) // it is readable now
+	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
 	if len(failed) > 0 {
@@ -164,7 +219,8 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 
 // found makes accounts, folders and rules of the team: everything that must be
 // in force before a process starts.
-func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
+func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change, say progress) error {
+	action := actions(changes)
 	if err := w.saveTeam(next, next.raw); err != nil {
 		return err
 	}
@@ -177,10 +233,12 @@ func (w *Warden) found(ctx context.Context, next *teamRun, say progress) error {
 			return fmt.Errorf("agent %s: %w", want.Name, err)
 		}
 		if had, ok := next.agents[want.Name]; ok {
-			had.procs.Lock()
-			had.Agent, had.accepted = a.Agent, a.accepted
-			had.procs.Unlock()
-			continue
+			if action[want.Name] == wire.ActionKeep || action[want.Name] == wire.ActionStart {
+				continue
+			}
+			// Its processes go on until the new owner finds them to be of
+			// another manifest.
+			had.release()
 		}
 		next.agents[want.Name] = a
 		say(want.Name, "account "+a.Place.Account+", "+a.IDs.String())
@@ -233,10 +291,23 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 		errs = append(errs, err)
 	} else {
 		w.setTeam(old)
+		for _, a := range old.sorted() {
+			// What root wrote for the refused manifest must not stay.
+			errs = append(errs, a.folders())
+			if _, ok := next.agents[a.Place.Name]; ok && !old.state.Agents[a.Place.Name].Stopped {
+				a.mu.Lock()
+				owned := a.cancel != nil
+				a.mu.Unlock()
+				if !owned {
+					a.start()
+				}
+			}
+		}
 		errs = append(errs, w.saveTeam(old, old.raw))
-		for name, a := range next.agents {
-			if _, had := old.agents[name]; !had {
-				_, _, err := w.dismiss(ctx, a.Place, false)
+		// By the manifest: the one whose founding failed is in no list yet.
+		for _, a := range next.manifest.Agents {
+			if _, had := old.agents[a.Name]; !had {
+				_, _, err := w.dismiss(ctx, w.host.Agent(next.name, a.Name), false)
 				errs = append(errs, err)
 			}
 		}
@@ -254,10 +325,7 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 // startChanged restarts what changed and starts what should run, all agents
 // side by side, and returns one line for each that failed.
 func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Change, say progress) []string {
-	action := map[string]wire.Action{}
-	for _, c := range changes {
-		action[c.Agent] = c.Action
-	}
+	action := actions(changes)
 	var (
 		mu     sync.Mutex
 		failed []string
@@ -268,14 +336,9 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 			st.Stopped = false // up means run
 			t.state.Agents[a.Place.Name] = st
 		}
-		a.mu.Lock()
-		up := a.want && a.problem == ""
-		a.mu.Unlock()
-		if up && action[a.Place.Name] == wire.ActionKeep {
-			continue
-		}
+		keep := action[a.Place.Name] == wire.ActionKeep
 		wg.Go(func() {
-			if err := w.startOne(ctx, a); err != nil {
+			if err := w.startOne(ctx, a, keep); err != nil {
 				mu.Lock()
 				failed = append(failed, fmt.Sprintf("agent %s: %v", a.Place.Name, err))
 				mu.Unlock()
@@ -293,19 +356,30 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 	return failed
 }
 
-// startOne ends the agent's owner, if it has one, and gives it a new one. What
-// runs and still is as wanted is adopted, not restarted.
-func (w *Warden) startOne(ctx context.Context, a *agentRun) error {
+// actions maps agents to what a plan does with them.
+func actions(changes []wire.Change) map[string]wire.Action {
+	out := map[string]wire.Action{}
+	for _, c := range changes {
+		out[c.Agent] = c.Action
+	}
+	return out
+}
+
+// startOne returns when the agent runs or has failed to. With keep, an owner
+// that has no problem goes on; otherwise it gets a new one, which adopts what
+// runs and still is as wanted.
+func (w *Warden) startOne(ctx context.Context, a *agentRun, keep bool) error {
 	a.mu.Lock()
-	cancel, done := a.cancel, a.done
+	var settled <-chan struct{} = a.settled
+	well := a.want && a.problem == ""
 	a.mu.Unlock()
-	if cancel != nil {
-		cancel()
-		<-done
+	if !keep || !well {
+		a.release()
+		settled = a.start()
 	}
 	select {
-	case err := <-a.start():
-		return err
+	case <-settled:
+		return a.outcome()
 	case <-ctx.Done():
 		return ctx.Err()
 	}

@@ -81,7 +81,7 @@ func (w *Warden) memoryOf(path string) int64 {
 // sweepRun removes what only a running warden needs.
 func (w *Warden) sweepRun() error {
 	var errs []error
-	for _, p := range []string{w.host.WardenSocket(), w.host.Run} {
+	for _, p := range []string{w.host.WardenSocket(), w.host.Run, w.host.Reserve()} {
 		if err := tree.Remove(p); err != nil && !errors.Is(err, os.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("warden: %w", err))
 		}

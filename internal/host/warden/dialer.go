@@ -30,7 +30,7 @@ func (a *agentRun) ensureDialer() error {
 	if err != nil {
 		return err
 	}
-	if err := a.w.pins.Add(a.Place.Account, a.IDs.Dialer, pin, dial.NewPolicy(a.Want)); err != nil {
+	if err := a.w.pins.Add(a.Place.Account, a.IDs.Dialer, pin, a.policy()); err != nil {
 		_ = pin.Close()
 		return err
 	}
@@ -78,7 +78,7 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, err
 	}
 	p, err := cell.Start(spec, cell.Options{
-		Program: filepath.Join(a.programs(), shimProgram), Cgroups: a.w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{lf, cf},
+		Cgroups: a.w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{lf, cf},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the dialer: %w", err)
@@ -89,7 +89,8 @@ func (a *agentRun) startDialer() (*process, error) {
 
 func gatewayConfig(a *host.Agent, token string) gatewayconfig.Config {
 	return gatewayconfig.Config{
-		Team: a.Place.Team, Agent: a.Place.Name, Token: token, Egress: a.Want.Egress, Hosts: a.Want.Hosts,
+		TakesGrants: true,
+		Team:        a.Place.Team, Agent: a.Place.Name, Token: token, Egress: a.Want.Egress, Hosts: a.Want.Hosts,
 		DialerSocket: insideDialer + "/dialer.sock",
 	}
 }

@@ -23,10 +23,13 @@ func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (
 	names := slices.Sorted(maps.Keys(w.teams))
 	w.mu.Unlock()
 	if req.Team != "" {
-		if _, err := w.team(req.Team); err != nil {
-			return nil, err
-		}
 		names = []string{req.Team}
+		if _, err := w.team(req.Team); err != nil {
+			if !req.Purge || len(w.kept(req.Team)) == 0 {
+				return nil, err
+			}
+			names = []string{} // it is down already; what it kept goes
+		}
 	}
 	res := &wire.DownResult{SchemaVersion: 1, Teams: names, Removed: []string{}}
 	for _, name := range names {
@@ -42,7 +45,45 @@ func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (
 			return res, err
 		}
 	}
+	if req.Purge {
+		gone, err := w.purgeKept(req.Team)
+		res.Removed = append(res.Removed, gone...)
+		if err != nil {
+			return res, err
+		}
+	}
 	return res, nil
+}
+
+// kept lists the data that teams left behind which are down; an empty name
+// means every team.
+func (w *Warden) kept(team string) []ledger.Thing {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ledger.Things(func(x ledger.Thing) bool {
+		return x.Kind == ledger.StateDir && (team == "" || x.Team == team) && w.teams[x.Team] == nil && w.unreadable[x.Team] == nil
+	})
+}
+
+// purgeKept removes that data.
+func (w *Warden) purgeKept(team string) (gone []string, err error) {
+	for _, th := range w.kept(team) {
+		place := w.host.Agent(th.Team, th.Agent)
+		if place.State != th.Name {
+			return gone, fmt.Errorf("warden: the ledger says that the data of %s/%s lies in %s, not in %s: remove it by hand", th.Team, th.Agent, th.Name, place.State)
+		}
+		if err := tree.Remove(place.State); err != nil {
+			return gone, err
+		}
+		gone = append(gone, place.State)
+		if err := w.ledger.Forget(th); err != nil {
+			return gone, err
+		}
+		for d := filepath.Dir(place.State); d != w.host.State && len(d) > len(w.host.State); d = filepath.Dir(d) {
+			_ = os.Remove(d) // only when empty
+		}
+	}
+	return gone, nil
 }
 
 // removeTeam ends a team and removes what it has, and what all teams share
@@ -50,7 +91,7 @@ func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (
 func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wire.DownResult, err error) {
 	// From here on a crash goes on removing.
 	t.state.Removing = true
-	if err := w.saveTeam(t, nil); err != nil {
+	if err := w.saveBeforeEnd(ctx, t, t.sorted()); err != nil {
 		return res, err
 	}
 	if err := haltAll(ctx, t.sorted()); err != nil {
@@ -58,7 +99,7 @@ func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wi
 	}
 	w.mu.Lock()
 	delete(w.teams, t.name)
-	left, founded := len(w.teams), w.sys != nil
+	left, founded := len(w.teams), w.sys != nil && len(w.unreadable) == 0
 	w.mu.Unlock()
 	if left > 0 {
 		if err := w.applyTable(ctx); err != nil {
@@ -156,7 +197,7 @@ func (w *Warden) stop(ctx context.Context, req wire.AgentRequest) (*wire.StatusR
 		st.Stopped = true
 		t.state.Agents[a.Place.Name] = st
 	}
-	if err := w.saveTeam(t, nil); err != nil {
+	if err := w.saveBeforeEnd(ctx, t, agents); err != nil {
 		return nil, err
 	}
 	if err := haltAll(ctx, agents); err != nil {

@@ -9,7 +9,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/wire"
@@ -71,7 +74,12 @@ func (c *call) exec() error {
 	for {
 		m, files, err := shim.Recv()
 		if err != nil {
-			return fmt.Errorf("the %s of agent %s ended: %w", container, req.Agent, err)
+			// Said before the connection is closed below.
+			c.fail(&fault{wire.Failure{
+				Message: fmt.Sprintf("the %s of agent %s ended while the command ran, and the command with it", container, req.Agent),
+				Mend:    "look at bulkhead status; the command may have been half done", Exit: wire.ExitFailed,
+			}})
+			return nil
 		}
 		err = c.conn.Send(c.id, m.Verb, m.Body, files...)
 		closeFiles(files)
@@ -115,14 +123,25 @@ func (c *call) run() error {
 		spec.Dir = req.Exec.Dir
 	}
 	running := false
+	obeyed, over := make(chan struct{}), make(chan struct{})
 	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func(one launcher.Container) error {
 		running = true
 		closeFiles(inside)
-		_ = one.PIDFD.Close()
 		err := c.conn.Send(c.id, wire.VerbStarted, wire.ExecStarted{PID: 1}, outside...)
 		closeFiles(outside)
+		go func() { // ends with the operator's connection
+			defer close(obeyed)
+			c.obeyRun(client, one, over)
+			_ = one.PIDFD.Close()
+		}()
 		return err
 	}, inside...)
+	if running {
+		defer func() { _ = c.conn.Close(); <-obeyed }()
+	}
+	if err == nil {
+		close(over)
+	}
 	if !running {
 		closeFiles(inside)
 		closeFiles(outside)
@@ -135,19 +154,77 @@ func (c *call) run() error {
 	return c.conn.Send(c.id, wire.VerbExited, wire.ExecExited{Code: exit.Code, Signal: exit.Signal})
 }
 
+// obeyRun passes the operator's signals to a one-off container, until the
+// operator leaves; that ends the container, unless it is over already.
+func (c *call) obeyRun(client *launcher.Client, made launcher.Container, over <-chan struct{}) {
+	for {
+		m, files, err := c.conn.Recv()
+		closeFiles(files)
+		if err != nil {
+			select {
+			case <-over:
+			default:
+				_, _ = client.Kill(c.ctx, made.Name) // an error says that it is over
+			}
+			return
+		}
+		var sig wire.Signal
+		if m.Verb != wire.VerbSignal || json.Unmarshal(m.Body, &sig) != nil || made.PIDFD == nil {
+			continue
+		}
+		if ends(made.HostPID, sig.Number) {
+			_, _ = client.Kill(c.ctx, made.Name)
+			continue
+		}
+		_ = unix.PidfdSendSignal(int(made.PIDFD.Fd()), unix.Signal(sig.Number), nil, 0) // it may have ended
+	}
+}
+
+// ends says whether the signal would end the process if it were not the first
+// one of a PID namespace, which the kernel spares every signal that it has no
+// handler for (pid_namespaces(7)).
+func ends(pid, number int) bool {
+	switch unix.Signal(number) {
+	case unix.SIGINT, unix.SIGTERM, unix.SIGHUP, unix.SIGQUIT:
+	default:
+		return false
+	}
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // #nosec G304 -- procfs
+	if err != nil {
+		return true
+	}
+	for line := range strings.Lines(string(raw)) {
+		key, value, _ := strings.Cut(line, ":")
+		if key != "SigCgt" && key != "SigIgn" {
+			continue
+		}
+		mask, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+		if err == nil && mask&(1<<(number-1)) != 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // stdioPipes makes three pipes. inside are stdin's read end and stdout's and
-// stderr's write ends; outside are the other ends, in the same order.
+// stderr's write ends; outside are the other ends, in the same order. They are
+// only passed on, so none is given to this process's poller; the operator's
+// come to it without blocking, as its own poller wants them.
 func stdioPipes() (inside, outside []*os.File, err error) {
 	for i := range 3 {
-		r, w, err := os.Pipe()
-		if err != nil {
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 			closeFiles(append(inside, outside...))
 			return nil, nil, fmt.Errorf("warden: pipe: %w", err)
 		}
-		if i == 0 {
-			inside, outside = append(inside, r), append(outside, w)
-		} else {
-			inside, outside = append(inside, w), append(outside, r)
+		if i > 0 {
+			p[0], p[1] = p[1], p[0]
+		}
+		in, out := os.NewFile(uintptr(p[0]), "stdio"), os.NewFile(uintptr(p[1]), "stdio") // #nosec G115 -- descriptors
+		inside, outside = append(inside, in), append(outside, out)
+		if err := unix.SetNonblock(p[1], true); err != nil {
+			closeFiles(append(inside, outside...))
+			return nil, nil, fmt.Errorf("warden: pipe: %w", err)
 		}
 	}
 	return inside, outside, nil

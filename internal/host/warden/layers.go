@@ -156,7 +156,7 @@ func (l podLayer) Apply(ctx context.Context, a *host.Agent) error {
 	if err != nil {
 		return err
 	}
-	return l.w.startOne(ctx, r)
+	return l.w.startOne(ctx, r, true)
 }
 
 // Inspect implements host.Layer: it reads what confines the first process of

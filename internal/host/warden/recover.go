@@ -27,6 +27,9 @@ func (w *Warden) recover(ctx context.Context) {
 	for _, name := range w.knownTeams() {
 		if err := w.recoverTeam(ctx, name); err != nil {
 			unreadable[name] = true
+			w.mu.Lock()
+			w.unreadable[name] = err
+			w.mu.Unlock()
 			w.log.Error("team not recovered; left as it is", "team", name, "error", err)
 		}
 	}

@@ -12,6 +12,8 @@ import (
 
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host"
+	"bulkhead/internal/host/doctor"
+	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -19,7 +21,10 @@ import (
 
 func (w *Warden) statusOf(ctx context.Context, req wire.TeamRequest) (*wire.StatusResult, error) {
 	if req.Team != "" {
-		if _, err := w.team(req.Team); err != nil {
+		w.mu.Lock()
+		_, lost := w.unreadable[req.Team]
+		w.mu.Unlock()
+		if _, err := w.team(req.Team); err != nil && !lost {
 			return nil, err
 		}
 	}
@@ -36,6 +41,7 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 			teams = append(teams, w.teams[n])
 		}
 	}
+	lost := maps.Clone(w.unreadable)
 	w.mu.Unlock()
 	res := wire.StatusResult{SchemaVersion: 1, Teams: []wire.TeamStatus{}}
 	for _, t := range teams {
@@ -49,7 +55,31 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 		}
 		res.Teams = append(res.Teams, ts)
 	}
+	for _, n := range slices.Sorted(maps.Keys(lost)) {
+		if name == "" || n == name {
+			res.Teams = append(res.Teams, w.lostTeam(n, lost[n]))
+		}
+	}
 	return res
+}
+
+// lostTeam is a team whose state cannot be read: its agents are known from the
+// ledger, and may run.
+func (w *Warden) lostTeam(name string, why error) wire.TeamStatus {
+	ts := wire.TeamStatus{Team: name, Agents: []wire.AgentStatus{}}
+	seen := map[string]bool{}
+	for _, th := range w.ledger.Things(func(x ledger.Thing) bool { return x.Team == name && x.Agent != "" }) {
+		if seen[th.Agent] {
+			continue
+		}
+		seen[th.Agent] = true
+		ts.Agents = append(ts.Agents, wire.AgentStatus{
+			Agent: th.Agent, Account: w.host.Agent(name, th.Agent).Account, State: "degraded",
+			Why:        fmt.Sprintf("what was asked for is not known: %v; apply the team's manifest again: bulkhead up -f MANIFEST", why),
+			Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
+		})
+	}
+	return ts
 }
 
 func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStatus {
@@ -62,6 +92,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		Agent: a.Place.Name, Account: a.Place.Account, Range: a.IDs.String(), Restarts: restarts, Why: problem,
 		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
 	}
+	s.Grants = a.grants.open(time.Now())
 	all := true
 	some := false
 	for _, c := range a.containers(ctx) {
@@ -85,11 +116,15 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		} else {
 			l.InForce, l.Witness = i.InForce, i.Witness
 		}
+		holds := l.InForce
 		if slices.Contains(accepted, l.Layer) {
-			l.Witness = "this host lacks what it needs, accepted by the operator; " + l.Witness
+			// Whole it is not, whatever else of it holds; and it goes on being
+			// said for as long as the team runs.
+			l.InForce = false
+			l.Witness = lacking(ctx, doctor.Here(), doctor.Features(), l.Layer) + ", accepted by the operator; the rest: " + l.Witness
 		}
 		s.Layers = append(s.Layers, l)
-		if !l.InForce {
+		if !holds {
 			inForce = false
 			if s.Why == "" {
 				s.Why = "layer " + l.Layer + " is not in force: " + l.Witness

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/record"
 	"bulkhead/internal/team"
 )
 
@@ -19,25 +21,34 @@ const (
 	firstBackoff  = 500 * time.Millisecond
 )
 
-// start gives the agent an owner. The returned channel carries the outcome of
-// the first attempt to bring it up.
-func (a *agentRun) start() <-chan error {
-	first := make(chan error, 1)
+// start gives the agent an owner. The returned channel is closed when the
+// first attempt to bring it up is over; [agentRun.outcome] says how it ended.
+func (a *agentRun) start() <-chan struct{} {
 	ctx, cancel := context.WithCancel(a.w.ctx)
-	done := make(chan struct{})
+	done, settled := make(chan struct{}), make(chan struct{})
 	a.mu.Lock()
-	a.want, a.problem, a.restarts, a.cancel, a.done = true, "", nil, cancel, done
+	a.want, a.problem, a.restarts, a.cancel, a.done, a.settled = true, "", nil, cancel, done, settled
 	a.mu.Unlock()
 	a.w.owners.Go(func() {
 		defer close(done)
 		defer cancel()
-		a.supervise(ctx, first)
+		a.supervise(ctx, sync.OnceFunc(func() { close(settled) }))
 	})
-	return first
+	return settled
 }
 
-// halt ends the owner and then every process of the agent.
-func (a *agentRun) halt(ctx context.Context) error {
+// outcome is why the agent does not run although it should; nil when it does.
+func (a *agentRun) outcome() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.problem != "" {
+		return errors.New(a.problem)
+	}
+	return nil
+}
+
+// release ends the owner and leaves the processes to the next one.
+func (a *agentRun) release() {
 	a.mu.Lock()
 	cancel, done := a.cancel, a.done
 	a.want, a.problem, a.cancel = false, "", nil
@@ -46,47 +57,55 @@ func (a *agentRun) halt(ctx context.Context) error {
 		cancel()
 		<-done
 	}
-	a.procs.Lock()
-	defer a.procs.Unlock()
-	return a.takeDown(ctx)
 }
 
-func (a *agentRun) supervise(ctx context.Context, first chan<- error) {
+// halt ends the owner and then every process of the agent.
+func (a *agentRun) halt(ctx context.Context) error {
+	a.release()
+	a.procs.Lock()
+	defer a.procs.Unlock()
+	err := a.takeDown(ctx)
+	if err == nil {
+		a.event(record.Life, record.Allowed, "", "stopped", nil)
+	}
+	return err
+}
+
+func (a *agentRun) supervise(ctx context.Context, settle func()) {
+	defer settle()
 	for ctx.Err() == nil {
 		a.procs.Lock()
 		err := a.bringUp(ctx)
 		a.procs.Unlock()
-		if ctx.Err() != nil {
-			err = ctx.Err()
-		}
-		if first != nil {
-			first <- err
-			first = nil
-		}
 		why := ""
-		if err == nil {
-			a.note("")
-			why = a.watch(ctx)
-		} else {
+		if err != nil {
 			why = err.Error()
+		}
+		if ctx.Err() == nil {
+			a.note(why)
+		}
+		settle()
+		if err == nil {
+			a.event(record.Life, record.Allowed, "", "ready", nil)
+			why = a.watch(ctx)
 		}
 		if ctx.Err() != nil {
 			return
 		}
 		a.note(why)
+		a.event(record.Life, record.Failed, "", why, nil)
 		a.w.log.Warn("agent needs a restart", "team", a.Place.Team, "agent", a.Place.Name, "why", why)
 		wait, ok := a.backoff(time.Now())
 		if !ok {
 			a.note(fmt.Sprintf("restarted %d times in %s and given up; the last time because: %s; look at `bulkhead logs %s`, then `bulkhead restart %s`",
 				maxRestarts, restartWindow, why, a.Place.Name, a.Place.Name))
+			a.event(record.Life, record.Failed, "", "restarted too often and given up", nil)
 			a.w.log.Error("agent given up", "team", a.Place.Team, "agent", a.Place.Name, "why", why)
 			<-ctx.Done()
 			return
 		}
+		a.event(record.Life, record.Allowed, "", "restarting in "+wait.String(), nil)
 		pause(ctx, wait)
-	}
-	if first != nil {
-		first <- ctx.Err()
 	}
 }
 

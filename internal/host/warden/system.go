@@ -112,7 +112,7 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 	spec := resolverSpec(s.dns.UID, w.programs, w.resolverEtc())
 	spec.AcceptMissing = acceptedMechanisms(w.acceptedAnywhere())
 	p, err := cell.Start(spec, cell.Options{
-		Program: filepath.Join(w.programs, shimProgram), Cgroups: w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{f},
+		Cgroups: w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{f},
 	})
 	if err != nil {
 		return fmt.Errorf("warden: start the resolver: %w", err)
@@ -181,6 +181,7 @@ func (w *Warden) watchResolverFiles() {
 				return
 			}
 			w.followResolverFiles()
+			w.followOperators()
 		}
 	})
 }
@@ -194,6 +195,7 @@ func (w *Warden) followResolverFiles() {
 	if s == nil {
 		return
 	}
+	_ = w.keepReserve() // again, once there is room
 	changed, err := w.copyResolverFiles()
 	if err == nil && changed {
 		s.servers = nameServers(w.resolverEtc())

@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"bulkhead/internal/host"
+	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/host/tree"
@@ -115,12 +116,43 @@ func (w *Warden) freeDialer(t *teamRun) (uint32, error) {
 		}
 	}
 	// The last thousand ids of the block are for decoys.
+	alive, err := idsInUse(w.sys.block)
+	if err != nil {
+		return 0, err
+	}
 	for id := w.sys.block.First; id <= w.sys.block.Last()-decoyIDs; id++ {
-		if !used[id] {
+		if !used[id] && !alive[id] {
 			return id, nil
 		}
 	}
 	return 0, errors.New("warden: the block of dialer ids is used up")
+}
+
+// idsInUse asks the kernel which ids of a range have processes. A dialer whose
+// team's state was lost has an id that no list knows: two agents with one id
+// would have one another's destinations.
+func idsInUse(r account.Range) (map[uint32]bool, error) {
+	paths, err := filepath.Glob("/proc/[0-9]*/status")
+	if err != nil {
+		return nil, err // the pattern is constant
+	}
+	out := map[uint32]bool{}
+	for _, p := range paths {
+		raw, err := os.ReadFile(p) // #nosec G304 -- procfs
+		if err != nil {
+			continue // it has ended
+		}
+		c, err := parseStatus(string(raw))
+		if err != nil {
+			return nil, fmt.Errorf("warden: %s: %w", p, err)
+		}
+		for _, id := range c.uids {
+			if id >= r.First && id <= r.Last() {
+				out[id] = true
+			}
+		}
+	}
+	return out, nil
 }
 
 // decoyIDs is how many ids at the end of the system block are kept for decoys.
@@ -159,6 +191,7 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 		return gone, nil, err
 	}
 	gone = append(gone, "account "+place.Account)
+	w.refused.forget(place.Account)
 	if err := tree.Remove(place.Run); err != nil {
 		return gone, nil, err
 	}

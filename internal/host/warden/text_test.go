@@ -1,7 +1,7 @@
 package warden
 
 import (
-	"errors"
+	"context"
 	"net/netip"
 	"os"
 	"strings"
@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/layout"
 )
 
@@ -129,11 +130,13 @@ func TestRestartsAreCountedWithinTheirWindow(t *testing.T) {
 }
 
 func TestAMissingFeatureIsRefusedUnlessItIsOptionalAndAccepted(t *testing.T) {
-	lacks := func() error { return errors.New("not here") }
-	all := []feature{
-		{layer: deny.LayerAccount, name: "there", probe: func() error { return nil }},
-		{layer: deny.LayerPod, name: "second lock", mend: "boot another kernel", probe: lacks, optional: true},
-		{layer: deny.LayerPod, name: "first lock", mend: "build another kernel", probe: lacks},
+	says := func(s doctor.State) func(context.Context, doctor.Host) doctor.Answer {
+		return func(context.Context, doctor.Host) doctor.Answer { return doctor.Answer{State: s} }
+	}
+	all := []doctor.Check{
+		{Layer: deny.LayerAccount, Name: "there", Need: doctor.Required, Look: says(doctor.OK)},
+		{Layer: deny.LayerPod, Name: "second lock", Mend: "boot another kernel", Need: doctor.Optional, Look: says(doctor.Missing)},
+		{Layer: deny.LayerPod, Name: "first lock", Mend: "build another kernel", Need: doctor.Required, Look: says(doctor.Unknown)},
 	}
 	names := func(rs []*deny.Reason) (out []string) {
 		for _, r := range rs {
@@ -141,18 +144,35 @@ func TestAMissingFeatureIsRefusedUnlessItIsOptionalAndAccepted(t *testing.T) {
 		}
 		return out
 	}
-	lost, refused := missing(all, nil)
+	lost, refused := missing(t.Context(), doctor.Host{}, all, nil)
 	if diff := cmp.Diff([]string{"second lock", "first lock"}, names(refused)); diff != "" || len(lost) != 0 {
 		t.Errorf("accepted nothing: lost %v, refused %s", lost, diff)
 	}
 	if !strings.Contains(refused[0].Mend, "--accept-missing pod") || strings.Contains(refused[1].Mend, "--accept-missing") {
 		t.Errorf("mends %q and %q: only what can be accepted may be offered", refused[0].Mend, refused[1].Mend)
 	}
-	lost, refused = missing(all, []string{"pod"})
+	lost, refused = missing(t.Context(), doctor.Host{}, all, []string{"pod"})
 	if diff := cmp.Diff([]string{"first lock"}, names(refused)); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff([]string{"pod"}, lost); diff != "" {
 		t.Error(diff)
+	}
+}
+
+func TestStatusNamesWhatALayerLacks(t *testing.T) {
+	says := func(a doctor.Answer) func(context.Context, doctor.Host) doctor.Answer {
+		return func(context.Context, doctor.Host) doctor.Answer { return a }
+	}
+	all := []doctor.Check{
+		{Layer: deny.LayerPod, Name: "Landlock ABI 6", Look: says(doctor.Answer{State: doctor.Missing, Found: "ABI 2"})},
+		{Layer: deny.LayerPod, Name: "seccomp filters", Look: says(doctor.Answer{State: doctor.OK, Found: "there"})},
+		{Layer: deny.LayerEgress, Name: "nftables", Look: says(doctor.Answer{State: doctor.Missing, Found: "ABI 2"})},
+	}
+	if got := lacking(t.Context(), doctor.Host{}, all, string(deny.LayerPod)); got != "this host lacks Landlock ABI 6 (ABI 2)" {
+		t.Errorf("got %q", got)
+	}
+	if got := lacking(t.Context(), doctor.Host{}, all[1:2], string(deny.LayerPod)); !strings.Contains(got, "run up again") {
+		t.Errorf("got %q", got)
 	}
 }

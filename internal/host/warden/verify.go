@@ -15,6 +15,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
 	"bulkhead/internal/engine"
@@ -43,10 +45,23 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 	w.mu.Lock()
 	agents := t.sorted()
 	w.mu.Unlock()
+	known := map[string]bool{}
 	for _, a := range agents {
-		one := a.asTarget(ctx)
-		if len(one.PIDs) > 0 {
+		known[a.Place.Name] = true
+		one, running := a.asTarget(ctx)
+		switch {
+		case running:
 			q.Agents = append(q.Agents, one)
+		case slices.Contains(req.Agents, a.Place.Name):
+			return nil, badInput("agent "+a.Place.Name+" does not run, so nothing can be attacked from it", "bulkhead up, or verify the others")
+		default:
+			q.Idle = append(q.Idle, a.Place.Name)
+		}
+	}
+	for _, name := range req.Agents {
+		if !known[name] {
+			_, err := w.agent(t.name, name)
+			return nil, err
 		}
 	}
 	if !req.NoControls {
@@ -66,15 +81,16 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 }
 
 // asTarget describes the agent for attacks, its processes by the cgroups that
-// root owns.
-func (a *agentRun) asTarget(ctx context.Context) evidence.Agent {
-	one := evidence.Agent{
+// root owns. It can be attacked from when its runtime runs.
+func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bool) {
+	one = evidence.Agent{
 		Name: a.Place.Name, Place: a.Place, IDs: a.IDs,
 		Proxy: dial.StaticFor(a.Want).Proxy, Dialer: insideDialer + "/dialer.sock",
 	}
 	for _, c := range a.containers(ctx) {
 		if c.Running {
 			one.PIDs = append(one.PIDs, c.PID)
+			running = running || c.Name == runtimeName
 		}
 	}
 	for _, d := range a.Want.Egress {
@@ -83,7 +99,7 @@ func (a *agentRun) asTarget(ctx context.Context) evidence.Agent {
 			break
 		}
 	}
-	return one
+	return one, running
 }
 
 // decoyFirst is where decoys' ids are looked for: systemd leaves everything
@@ -157,7 +173,7 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 	if len(files) != 3 {
 		return nil, fmt.Errorf("the shim passed %d descriptors, want 3", len(files))
 	}
-	answer, err := converse(files[0], files[1], files[2], request)
+	answer, err := converse(ctx, files[0], files[1], files[2], request)
 	if err != nil {
 		return nil, err
 	}
@@ -195,7 +211,7 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 	}
 	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
 	defer stop()
-	answer, err := converse(outside[0], outside[1], outside[2], request)
+	answer, err := converse(ctx, outside[0], outside[1], outside[2], request)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +221,20 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 
 // converse writes the request, closes stdin and reads the answer to its end.
 // What the probe writes to stderr explains an empty answer.
-func converse(stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
+//
+// The probe runs among the agent's processes, which may stop it or hold its
+// pipes: nothing here waits longer than ctx.
+func converse(ctx context.Context, stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
+	for _, f := range []**os.File{&stdin, &stdout, &stderr} {
+		p, err := pollable(*f)
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = p.Close() }()
+		stop := context.AfterFunc(ctx, func() { _ = p.SetDeadline(time.Unix(1, 0)) })
+		defer stop()
+		*f = p
+	}
 	var errs bytes.Buffer
 	var wg sync.WaitGroup
 	wg.Go(func() { _, _ = io.Copy(&errs, io.LimitReader(stderr, 4096)) })
@@ -223,4 +252,19 @@ func converse(stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
 		return nil, fmt.Errorf("the probe's answer is not JSON: %.200q", answer)
 	}
 	return answer, nil
+}
+
+// pollable gives a descriptor of its own for the same pipe, whose reads and
+// writes can have a deadline.
+func pollable(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("warden: pipe of a probe: %w", err)
+	}
+	_ = f.Close() // or the probe would not see the end of its input
+	if err := unix.SetNonblock(fd, true); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("warden: pipe of a probe: %w", err)
+	}
+	return os.NewFile(uintptr(fd), "pipe"), nil // #nosec G115 -- a descriptor
 }

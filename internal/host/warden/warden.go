@@ -33,7 +33,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/cgroup"
-	"bulkhead/internal/deny"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/nft"
@@ -75,16 +74,20 @@ type Warden struct {
 	pins     *pins.Server
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
+	refused  *refusals
+	events   *events
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
 	groupRoot string
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
-	mu    sync.Mutex // guards teams, sys and calls
+	mu    sync.Mutex // guards teams, unreadable, sys and calls
 	teams map[string]*teamRun
-	calls int     // being answered
-	sys   *system // nil until the first team
+	// unreadable are teams whose state was lost, and why. Their agents may run.
+	unreadable map[string]error
+	calls      int     // being answered
+	sys        *system // nil until the first team
 
 	owners sync.WaitGroup // supervisors and connections
 	ctx    context.Context
@@ -123,16 +126,20 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer func() { _ = ln.Close() }()
+	if err := w.keepReserve(); err != nil {
+		w.log.Warn("no room is kept for a full disk", "error", err)
+	}
 	w.recover(w.ctx)
 	w.log.Info("ready", "socket", cfg.Host.WardenSocket())
 	w.watchTable()
 	w.watchResolverFiles()
 	w.watchIdle()
+	w.watchGrants()
 	return w.serve(ln)
 }
 
 func open(ctx context.Context, cfg Config) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err
@@ -145,7 +152,7 @@ func open(ctx context.Context, cfg Config) (*Warden, error) {
 	}
 	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger}
 	w.resolver = resolver.NewClient(w.resolverSocket())
-	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied})
+	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent})
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	return w, nil
 }
@@ -226,6 +233,14 @@ func (w *Warden) operatorsGroup() int {
 	return int(gid)
 }
 
+// followOperators opens the socket to a group that the operator made, or
+// closes it, while the warden runs.
+func (w *Warden) followOperators() {
+	if err := unix.Chown(w.host.WardenSocket(), 0, w.operatorsGroup()); err != nil && !errors.Is(err, unix.ENOENT) {
+		w.log.Warn("giving the socket to the operators' group", "error", err)
+	}
+}
+
 // watchTable puts the table back when somebody else changed it.
 func (w *Warden) watchTable() {
 	w.owners.Go(func() {
@@ -251,13 +266,11 @@ func (w *Warden) restoreTable() {
 	}
 	if err := w.table.Restore(w.ctx); err != nil {
 		w.log.Error("nftables were changed by somebody else and could not be restored", "error", err)
+		w.events.emit(record.Record{Kind: record.Repair, Verdict: record.Failed, Target: "nftables table inet " + nft.Name, Detail: "it was changed by somebody else, and could not be restored: " + err.Error()})
 		return
 	}
 	w.log.Warn("nftables were changed by somebody else; restored", "table", nft.Name)
-}
-
-func (w *Warden) pinDenied(acct string, r *deny.Reason) {
-	w.log.Info("pin denied", "kind", record.Egress, "account", acct, "what", r.What, "code", r.Code, "why", r.Why, "mend", r.Mend)
+	w.events.emit(record.Record{Kind: record.Repair, Verdict: record.Allowed, Target: "nftables table inet " + nft.Name, Detail: "it was changed by somebody else, and was restored"})
 }
 
 // pause waits for d or until ctx ends.

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"sort"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -77,6 +78,15 @@ func Sh(t *testing.T, script string) string {
 	return string(out)
 }
 
+// patience stretches a bound by the factor in BULKHEAD_TEST_PATIENCE, which
+// test/vm sets: an emulated processor is many times slower.
+func patience(d time.Duration) time.Duration {
+	if n, err := strconv.Atoi(os.Getenv("BULKHEAD_TEST_PATIENCE")); err == nil && n > 0 {
+		return d * time.Duration(n)
+	}
+	return d
+}
+
 // CLI runs the operator's command.
 type CLI struct {
 	Bin string // folder of the programs
@@ -96,7 +106,7 @@ func (r Result) String() string {
 // Try runs bulkhead with args and returns how it ended.
 func (c CLI) Try(t *testing.T, args ...string) Result {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience(2*time.Minute))
 	defer cancel()
 	var out, errs bytes.Buffer
 	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "bulkhead"), args...)
@@ -170,7 +180,7 @@ func Container(t *testing.T, a wire.AgentStatus, name string) wire.ContainerStat
 // twenty seconds. It bounds a wait, it does not measure.
 func Until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(patience(20 * time.Second)); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		if ok() {
 			return
 		}
@@ -192,7 +202,7 @@ func Picture(t *testing.T) map[string]string {
 		"mounts":     "cut -d' ' -f4- /proc/self/mountinfo | sort",
 		"cgroups":    "find /sys/fs/cgroup -mindepth 2 -type d | sort",
 		"namespaces": "ls /run/netns 2>/dev/null || true; ip -o link",
-		"processes":  "ps -eo uid,args --no-headers | grep -v -e 'ps -eo' -e 'grep -v' -e 'bash -euo' -e ' sort$' -e '\\[kworker/' -e '(udev-worker)' | sort",
+		"processes":  `all=$(ps -eo uid,args --no-headers); grep -v -e 'ps -eo' -e 'bash -euo' -e ' 0 sort$' -e '\[kworker/' -e '(udev-worker)' <<< "$all" | sort`,
 		"run":        "find /run -name '*bulkhead*' | sort",
 		"sysctls":    "sysctl -a 2>/dev/null | grep -E '^(kernel|net|user|vm)[.]' | grep -v -e random -e ns_last_pid -e pty.nr -e conntrack_count -e sched_domain || true",
 	} {

@@ -80,6 +80,11 @@ func (p *plan) makeGroups() error {
 		if err := os.Mkdir(dir, 0o755); err != nil { // #nosec G301 -- cgroupfs: readable by all, like every other cgroup
 			return fmt.Errorf("throwaway: make cgroup: %w", err)
 		}
+		if h.Type == "cgroup2" {
+			if err := handOn(h.Mount, limiting); err != nil {
+				return err
+			}
+		}
 		// A v1 cpuset starts empty, and an empty one takes no process
 		// (kernel: admin-guide/cgroup-v1/cpusets.rst).
 		for _, f := range []string{"cpuset.cpus", "cpuset.mems"} {
@@ -156,12 +161,33 @@ func delegate(root string) error {
 			return err
 		}
 	}
-	have, err := os.ReadFile(filepath.Join(root, "cgroup.controllers")) // #nosec G304 -- cgroupfs of this host
+	return handOn(root, func(string) bool { return true })
+}
+
+// limiting are the controllers that bound an agent. On the machine's own root,
+// only those are handed on: systemd hands on what its units use at the moment,
+// which often leaves cpu out, and a host without it could not try limits. They
+// stay on. That limits nobody, and systemd itself takes back what no group
+// uses when it next counts.
+func limiting(controller string) bool {
+	return controller == "memory" || controller == "pids" || controller == "cpu"
+}
+
+// handOn gives the groups below dir the wanted controllers that dir has.
+func handOn(dir string, wanted func(controller string) bool) error {
+	have, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers")) // #nosec G304 -- cgroupfs
+	if err != nil {
+		return fmt.Errorf("throwaway: %w", err)
+	}
+	given, err := os.ReadFile(filepath.Join(dir, "cgroup.subtree_control")) // #nosec G304 -- cgroupfs
 	if err != nil {
 		return fmt.Errorf("throwaway: %w", err)
 	}
 	for c := range strings.FieldsSeq(string(have)) {
-		if err := writeValue(filepath.Join(root, "cgroup.subtree_control"), "+"+c); err != nil {
+		if !wanted(c) || hasWord(strings.Join(strings.Fields(string(given)), ","), c) {
+			continue
+		}
+		if err := writeValue(filepath.Join(dir, "cgroup.subtree_control"), "+"+c); err != nil {
 			return err
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -54,12 +55,37 @@ func (p *plan) makeRoot() error {
 	if err := p.freshMounts(root, state); err != nil {
 		return err
 	}
-	for _, b := range p.Bind {
+	shown, err := p.hidden()
+	if err != nil {
+		return err
+	}
+	for _, b := range shown {
 		if err := bindReadOnly(b, root); err != nil {
 			return err
 		}
 	}
 	return pivot(root)
+}
+
+// hidden lists what of p.Bind the fresh mounts would hide: parents first, and
+// nothing that a parent shows anyway.
+func (p *plan) hidden() ([]string, error) {
+	var all, out []string
+	for _, b := range p.Bind {
+		abs, err := filepath.Abs(b)
+		if err != nil {
+			return nil, fmt.Errorf("throwaway: %w", err)
+		}
+		all = append(all, abs)
+	}
+	slices.Sort(all)
+	for _, b := range all {
+		covered := slices.ContainsFunc(out, func(o string) bool { return b == o || strings.HasPrefix(b, o+"/") })
+		if isFresh(b) && !covered {
+			out = append(out, b)
+		}
+	}
+	return out, nil
 }
 
 // copyOnWrite mounts an overlay over lower at target.
@@ -206,25 +232,11 @@ func bind(source, target string) error {
 
 // bindReadOnly shows path of the machine below root unless it is there.
 func bindReadOnly(path, root string) error {
-	path, err := filepath.Abs(path)
-	if err != nil {
-		return fmt.Errorf("throwaway: %w", err)
-	}
 	target := filepath.Join(root, path)
-	if _, err := os.Lstat(target); err == nil && !isMountPoint(path) {
-		return nil // the overlay shows it
-	}
 	if err := bind(path, target); err != nil {
 		return err
 	}
 	return mount("", target, "", syscall.MS_BIND|syscall.MS_REMOUNT|syscall.MS_RDONLY|syscall.MS_NOSUID|syscall.MS_NODEV, "")
-}
-
-// isMountPoint compares devices: enough for paths that the caller took from
-// mountinfo.
-func isMountPoint(path string) bool {
-	var a, b syscall.Stat_t
-	return syscall.Lstat(path, &a) == nil && syscall.Lstat(filepath.Dir(path), &b) == nil && a.Dev != b.Dev
 }
 
 // pivot makes root the root of the mount namespace and drops the machine's.

@@ -327,3 +327,29 @@ func TestWithoutRootItFailsAndSaysWhatToDo(t *testing.T) {
 		t.Errorf("without root: %v\n%s", err, out)
 	}
 }
+
+// The program, its folder and the folder around both are shown below a fresh
+// /tmp, in whatever order they were named.
+func TestWhatLiesBelowTmpCanBeShown(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "bulkhead-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	if err := os.MkdirAll(filepath.Join(dir, "a", "b"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range []string{"top", "a/b/deep"} {
+		if err := os.WriteFile(filepath.Join(dir, f), []byte("x"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var out bytes.Buffer
+	c := throwaway.Command{
+		Argv: []string{"ls", filepath.Join(dir, "top"), filepath.Join(dir, "a/b/deep")}, Stdout: &out, Stderr: &out,
+		Options: []throwaway.Option{throwaway.Bind(filepath.Join(dir, "a/b/deep"), dir, filepath.Join(dir, "a"))},
+	}
+	if err := c.Run(t.Context()); err != nil {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}

@@ -39,14 +39,14 @@ defaults:
 agents:
   writer:
     role: writes
-    rootfs: /srv/rootfs
+    rootfs: /srv/vm/rootfs
     command: [/bin/sh, -c, 'echo hello from writer; exec sleep 100000']
     mode: service
     egress: ['listed.example:8080']
     hosts: {listed.example: 203.0.113.10}
   reviewer:
     role: reads
-    rootfs: /srv/rootfs
+    rootfs: /srv/vm/rootfs
     mode: session
     command: [/bin/sh]
 `
@@ -59,8 +59,8 @@ func install(t *testing.T) stage.CLI {
 install -m 755 /bulkhead/bin/* /usr/local/bin/
 install -m 644 /bulkhead/deploy/bulkhead-warden.service /etc/systemd/system/
 systemctl daemon-reload`)
-	if _, err := os.Stat("/srv/rootfs"); err != nil {
-		stage.Rootfs(t, "/srv/rootfs")
+	if _, err := os.Stat("/srv/vm/rootfs"); err != nil {
+		stage.Rootfs(t, "/srv/vm/rootfs")
 		stage.Sh(t, `
 ip netns add world
 ip link add outside type veth peer name inside netns world
@@ -69,14 +69,14 @@ ip link set outside up
 ip -n world addr add 203.0.113.10/24 dev inside
 ip -n world link set inside up
 ip -n world link set lo up
-mkdir -p /srv/www /srv/team
-echo "hello from outside" > /srv/www/index.html
-ip netns exec world busybox httpd -p 203.0.113.10:8080 -h /srv/www`)
+mkdir -p /srv/vm/www /srv/vm/team
+echo "hello from outside" > /srv/vm/www/index.html
+ip netns exec world busybox httpd -p 203.0.113.10:8080 -h /srv/vm/www`)
 	}
-	if err := os.WriteFile("/srv/team/bulkhead.yaml", []byte(team), 0o600); err != nil {
+	if err := os.WriteFile("/srv/vm/team/bulkhead.yaml", []byte(team), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := stage.CLI{Bin: "/usr/local/bin", Dir: "/srv/team"}
+	c := stage.CLI{Bin: "/usr/local/bin", Dir: "/srv/vm/team"}
 	t.Cleanup(func() { // so that one failure is not everybody's
 		if !t.Failed() {
 			return
@@ -280,9 +280,24 @@ func TestDebian12LacksLandlockABI6(t *testing.T) {
 	leaves(t, before)
 	c.Run(t, "up", "--accept-missing", "pod")
 	a := c.Agent(t, "writer")
-	t.Logf("%+v", a)
-	if !strings.Contains(fmt.Sprint(a.Layers), "Landlock") {
+	if a.State != "running" {
+		t.Errorf("writer is %s: %s", a.State, a.Why)
+	}
+	shown := false
+	for _, l := range a.Layers {
+		shown = shown || l.Layer == "pod" && !l.InForce && strings.Contains(l.Witness, "Landlock")
+	}
+	if !shown {
 		t.Errorf("status does not show what was accepted: %+v", a.Layers)
+	}
+	verified := c.Try(t, "verify", "--no-controls", "--json")
+	var rep evidence.Report
+	if err := json.NewDecoder(bytes.NewBufferString(verified.Stdout)).Decode(&rep); err != nil {
+		t.Fatalf("%v\n%s", err, verified)
+	}
+	t.Logf("verify: exit %d, %d attacks, %d denied, %d succeeded, %d not run", verified.Exit, rep.Attacks, rep.Denied, rep.Succeeded, rep.NotRun)
+	if rep.Succeeded != 0 || rep.Denied == 0 || rep.NotRun == 0 {
+		t.Errorf("%s", verified)
 	}
 	if got := c.Run(t, "exec", "writer", "--", "id", "-u"); got != "1000\n" {
 		t.Errorf("id -u says %q", got)

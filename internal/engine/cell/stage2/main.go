@@ -8,10 +8,11 @@ import (
 	"os"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/lookpath"
 )
 
 // Main runs stage 2. args is one number: the first descriptor that is stage
@@ -52,49 +53,30 @@ func run(planFD int, status *int) error {
 	if err != nil {
 		return err
 	}
-	if p.CgroupNamespace {
-		if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
-			return fmt.Errorf("stage 2: cgroup namespace: %w", err)
-		}
-	}
-	if p.Hostname != "" {
-		if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
-			return fmt.Errorf("stage 2: host name %q: %w", p.Hostname, err)
-		}
-	}
-	if p.Proc {
-		if err := mountProc(); err != nil {
-			return err
-		}
-		if err := coverProc(); err != nil {
-			return err
-		}
-	}
 	unix.Umask(0o022)
-	res, err := p.Profile.Apply(p.Become, "/proc")
-	if err != nil {
-		return err
-	}
-	if p.Wait {
-		if err := report(*status, Report{Result: res}); err != nil {
-			return err
-		}
-		if err := receive(status, &p); err != nil {
-			return err
-		}
-	}
-	// As the container's own user: what it may not enter it shall not get.
-	if err := unix.Chdir(p.Dir); err != nil {
-		return fmt.Errorf("stage 2: working folder %s: %w", p.Dir, err)
-	}
-	path, err := LookPath(p.Argv[0], p.Env)
+	res, err := p.Profile.Apply()
 	if err != nil {
 		return err
 	}
 	if err := report(*status, Report{Result: res}); err != nil {
 		return err
 	}
-	return fmt.Errorf("stage 2: run %s: %w", path, syscall.Exec(path, p.Argv, p.Env)) // #nosec G204 -- the Spec's command, confined
+	o, err := receive(status)
+	if err != nil {
+		return err
+	}
+	// As the container's own user: what it may not enter it shall not get.
+	if err := unix.Chdir(o.Dir); err != nil {
+		return fmt.Errorf("stage 2: working folder %s: %w", o.Dir, err)
+	}
+	path, err := lookpath.Find(o.Argv[0], o.Env)
+	if err != nil {
+		return err
+	}
+	if err := report(*status, Report{Result: res}); err != nil {
+		return err
+	}
+	return fmt.Errorf("stage 2: run %s: %w", path, syscall.Exec(path, o.Argv, o.Env)) // #nosec G204 -- the Spec's command, confined
 }
 
 // maxFiles bounds the descriptors of an order; the kernel passes at most 253 at
@@ -103,12 +85,12 @@ const maxFiles = 128
 
 // receive waits for the order and takes its descriptors, which become 0, 1, 2
 // and so on. When the starter goes away instead, this process ends.
-func receive(status *int, p *Plan) error {
+func receive(status *int) (o Order, err error) {
 	fd := *status
 	buf, oob := make([]byte, 64<<10), make([]byte, unix.CmsgSpace(maxFiles*4))
 	n, oobn, _, _, err := unix.Recvmsg(fd, buf, oob, unix.MSG_CMSG_CLOEXEC)
 	if err != nil {
-		return fmt.Errorf("stage 2: wait for the command: %w", err)
+		return o, fmt.Errorf("stage 2: wait for the command: %w", err)
 	}
 	if n == 0 {
 		os.Exit(0)
@@ -117,21 +99,19 @@ func receive(status *int, p *Plan) error {
 	for {
 		n, err := unix.Read(fd, buf)
 		if err != nil {
-			return fmt.Errorf("stage 2: read the command: %w", err)
+			return o, fmt.Errorf("stage 2: read the command: %w", err)
 		}
 		if n == 0 {
 			break
 		}
 		raw = append(raw, buf[:n]...)
 	}
-	var o Order
 	if err := json.Unmarshal(raw, &o); err != nil || len(o.Argv) == 0 {
-		return fmt.Errorf("stage 2: the order names no command: %v", err)
+		return o, fmt.Errorf("stage 2: the order names no command: %v", err)
 	}
-	p.Argv, p.Env, p.Dir = o.Argv, o.Env, o.Dir
 	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
-		return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+		return o, fmt.Errorf("stage 2: the order's descriptors: %w", err)
 	}
 	var fds []int
 	for i := range msgs {
@@ -140,31 +120,31 @@ func receive(status *int, p *Plan) error {
 		}
 		got, err := unix.ParseUnixRights(&msgs[i])
 		if err != nil {
-			return fmt.Errorf("stage 2: the order's descriptors: %w", err)
+			return o, fmt.Errorf("stage 2: the order's descriptors: %w", err)
 		}
 		fds = append(fds, got...)
 	}
 	if len(fds) < 3 {
-		return fmt.Errorf("stage 2: the order came with %d descriptors", len(fds))
+		return o, fmt.Errorf("stage 2: the order came with %d descriptors", len(fds))
 	}
 	// Out of the way first, so that none is written over before its turn.
 	if *status, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, len(fds)); err != nil { // #nosec G115 -- a descriptor
-		return fmt.Errorf("stage 2: status: %w", err)
+		return o, fmt.Errorf("stage 2: status: %w", err)
 	}
 	for i, from := range fds {
 		if fds[i], err = unix.FcntlInt(uintptr(from), unix.F_DUPFD_CLOEXEC, len(fds)); err != nil { // #nosec G115 -- a descriptor
-			return fmt.Errorf("stage 2: descriptor %d: %w", i, err)
+			return o, fmt.Errorf("stage 2: descriptor %d: %w", i, err)
 		}
 	}
 	for i, from := range fds {
 		if err := unix.Dup3(from, i, 0); err != nil {
-			return fmt.Errorf("stage 2: descriptor %d: %w", i, err)
+			return o, fmt.Errorf("stage 2: descriptor %d: %w", i, err)
 		}
 	}
 	if fd >= len(fds) {
-		return unix.Close(fd) // or its end would not be seen before exec
+		return o, unix.Close(fd) // or its end would not be seen before exec
 	}
-	return nil
+	return o, nil
 }
 
 func report(fd int, r Report) error {
@@ -176,29 +156,4 @@ func report(fd int, r Report) error {
 		return fmt.Errorf("stage 2: report: %w", err)
 	}
 	return nil
-}
-
-// LookPath finds a program as execvp does, in the PATH of env.
-func LookPath(name string, env []string) (string, error) {
-	if strings.Contains(name, "/") {
-		return name, nil
-	}
-	path := ""
-	for _, e := range env {
-		if v, ok := strings.CutPrefix(e, "PATH="); ok {
-			path = v
-		}
-	}
-	for dir := range strings.SplitSeq(path, ":") {
-		if !strings.HasPrefix(dir, "/") {
-			continue // a relative PATH would run what the agent put in the working folder
-		}
-		full := dir + "/" + name
-		if err := unix.Access(full, unix.X_OK); err == nil {
-			return full, nil
-		} else if !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTDIR) && !errors.Is(err, unix.EACCES) {
-			return "", fmt.Errorf("stage 2: look for %s: %w", full, err)
-		}
-	}
-	return "", fmt.Errorf("stage 2: %q is in no folder of PATH=%s: name it absolutely, or set PATH in the environment", name, path)
 }

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"bulkhead/internal/terminal"
+	"bulkhead/internal/wire"
+)
+
+func newWhyCommand(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "why AGENT host:port|/path|syscall",
+		Short: "Say whether an agent may do something, and which rule decides",
+		Long: `Say whether an agent may reach a destination, use a path (as it is inside), or make
+a system call: which layer decides, by which rule, and the exact change that would
+allow it. The answer comes from the code that decides; nothing is tried or changed.`,
+		Example: `  sudo bulkhead why writer api.example.com:443
+  sudo bulkhead why writer /etc/shadow
+  sudo bulkhead why writer ptrace`,
+		Args: cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			team, err := a.theTeam(c.Context())
+			if err != nil {
+				return err
+			}
+			res, err := a.why(c.Context(), wire.WhyRequest{Team: team, Agent: args[0], What: args[1]})
+			if err != nil {
+				return err
+			}
+			if a.json {
+				return a.printJSON(res)
+			}
+			a.showWhy(res)
+			return nil
+		},
+	}
+}
+
+func (a *app) why(ctx context.Context, req wire.WhyRequest) (wire.WhyResult, error) {
+	var res wire.WhyResult
+	return res, a.client().Call(ctx, wire.VerbWhy, req, &res, a.progress)
+}
+
+func (a *app) showWhy(res wire.WhyResult) {
+	line := func(name, text string) {
+		if text != "" {
+			fmt.Fprintf(a.out, "  %-8s %s\n", name, terminal.Line(text))
+		}
+	}
+	verdict := res.Verdict
+	if verdict == wire.WhyDepends {
+		verdict = "it depends"
+	}
+	fmt.Fprintf(a.out, "%s, %s: %s\n", terminal.Line(res.Agent), terminal.Line(res.What), terminal.Line(verdict))
+	layer := string(res.Layer)
+	if res.Code != "" {
+		layer += " (" + string(res.Code) + ")"
+	}
+	line("layer", layer)
+	line("rule", res.Rule)
+	line("leads to", joinAddresses(res.Addresses))
+	line("to allow", res.Mend)
+}
+
+func joinAddresses(addrs []netip.Addr) string {
+	out := make([]string, len(addrs))
+	for i, a := range addrs {
+		out[i] = a.String()
+	}
+	return strings.Join(out, ", ")
+}

@@ -1,0 +1,243 @@
+// Package forked runs a list of system calls in a new process, between fork
+// and exec, without a program of its own for that.
+//
+// The usual way into a container is a second stage: a program that the child
+// executes first, which mounts, confines itself, and executes the command. Its
+// start is the largest part of a container's; a Go program's is a millisecond.
+// Here the parent writes down beforehand, as a [Script], what such a program
+// would do. The child, a copy of the parent, carries it out and executes the
+// command. It is the parent's code with the parent's memory, but no line of it
+// is the container's; with exec the copy is gone. When the child has changed
+// its user id, the kernel lets nobody look into it (it is not dumpable:
+// PR_SET_DUMPABLE(2const)) until then.
+//
+// # What a script can do
+//
+// System calls with arguments that are known beforehand; a result that is kept
+// in a [Var] and is an argument later; a check that a buffer holds a text; an
+// exec. Everything else is the parent's, before or after. The first call that
+// fails ends the child with status 125: there is no way past a failed step.
+//
+// # Reports
+//
+// The child writes records of eight bytes to its status descriptor: index of a
+// step and errno (two native int32), or the mark of [Script.Mark], which has
+// the index -1. The descriptor closes at exec. [Script.ReadMark]
+// and [Script.ReadExec] turn records into errors.
+//
+// # Why this is safe in Go
+//
+// After fork only one thread exists, and the runtime's locks are in whatever
+// state they were. So the child runs one function that never grows its stack,
+// allocates nothing, writes no Go pointer and makes raw system calls only, as
+// syscall.forkAndExecInChild does, with the runtime's own hooks around it.
+package forked
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Var holds a descriptor, or another small result, of a call in the child.
+type Var struct{ v int32 }
+
+// Set gives it a value before the fork.
+func (v *Var) Set(n int32) { v.v = n }
+
+// Script is a list of steps. The zero value is empty. It is built once, by one
+// goroutine, and may then be forked any number of times until it is forgotten.
+type Script struct {
+	steps []step
+	names []name
+	keep  []any // what the arguments point to
+}
+
+// name is what errors call a step.
+type name struct {
+	what string
+	exec bool
+}
+
+type kind uint8
+
+const (
+	kindCall kind = iota
+	kindHolds
+	kindExec
+)
+
+// step is one step in a form that needs no memory but its own.
+type step struct {
+	kind   kind
+	loadAt int8 // argument that takes *load
+	nr     uintptr
+	args   [6]uintptr
+	load   *int32
+	save   *int32  // takes the result
+	least  uintptr // the smallest good result
+	allow  [3]syscall.Errno
+
+	text, want []byte // kindHolds: text[:*load] must hold want
+	room       *words // kindExec
+}
+
+// Option changes one step.
+type Option func(*step)
+
+// Allow lists errors that are fine: at most three.
+func Allow(errs ...syscall.Errno) Option {
+	return func(s *step) { copy(s.allow[:], errs) }
+}
+
+// Save keeps the result.
+func Save(v *Var) Option { return func(s *step) { s.save = &v.v } }
+
+// AtLeast refuses smaller results, a read of nothing for one.
+func AtLeast(n int) Option {
+	return func(s *step) { s.least = uintptr(n) } // #nosec G115 -- a count
+}
+
+// Call adds a system call. what completes "cannot …" and names it in errors.
+// Arguments are integers, a *Var, a string, a []byte, or an unsafe.Pointer to
+// memory that the script keeps; [Option]s may follow them.
+func (s *Script) Call(what string, nr uintptr, args ...any) {
+	st := step{nr: nr, loadAt: -1}
+	i := 0
+	for _, a := range args {
+		switch a := a.(type) {
+		case Option:
+			a(&st)
+			continue
+		case int:
+			st.args[i] = uintptr(a) // #nosec G115 -- sign extension is meant: AT_FDCWD
+		case uint32:
+			st.args[i] = uintptr(a)
+		case uint64:
+			st.args[i] = uintptr(a)
+		case uintptr:
+			st.args[i] = a
+		case string:
+			b := append([]byte(a), 0)
+			s.keep = append(s.keep, b)
+			st.args[i] = uintptr(unsafe.Pointer(&b[0])) // #nosec G103 -- kept above
+		case []byte:
+			s.keep = append(s.keep, a)
+			st.args[i] = uintptr(unsafe.Pointer(unsafe.SliceData(a))) // #nosec G103 -- kept above
+		case unsafe.Pointer:
+			s.keep = append(s.keep, a)
+			st.args[i] = uintptr(a)
+		case *Var:
+			st.loadAt, st.load = int8(i), &a.v // #nosec G115 -- below 6
+		default:
+			panic(fmt.Sprintf("forked: argument %T of %q", a, what))
+		}
+		i++
+	}
+	s.add(what, st)
+}
+
+func (s *Script) add(what string, st step) {
+	s.steps, s.names = append(s.steps, st), append(s.names, name{what, st.nr == unix.SYS_EXECVE})
+}
+
+// Holds adds the check that the first n bytes of text hold want.
+func (s *Script) Holds(what string, text []byte, n *Var, want string) {
+	s.add(what, step{kind: kindHolds, text: text, load: &n.v, want: []byte(want)})
+}
+
+// Exec adds the change to the folder of the command in r and its execution: of
+// the first of its paths that is there and may be executed.
+func (s *Script) Exec(r *Room) {
+	s.add("enter the command's folder", step{kind: kindExec, room: r.words(), nr: syscall.SYS_CHDIR})
+	s.add("run the command", step{kind: kindExec, room: r.words(), nr: syscall.SYS_EXECVE})
+}
+
+// mark is the index of a record that reports no failure.
+const mark = -1
+
+const recordSize = 8
+
+func record(index int32, e syscall.Errno) []byte {
+	b := binary.NativeEndian.AppendUint32(nil, uint32(index)) // #nosec G115 -- its bits
+	return binary.NativeEndian.AppendUint32(b, uint32(e))     // #nosec G115 -- an errno
+}
+
+// Mark adds a record on the descriptor status that says: so far all is well.
+func (s *Script) Mark(status int) {
+	s.Call("report", syscall.SYS_WRITE, status, record(mark, 0), recordSize)
+}
+
+// Append adds the steps of another script.
+func (s *Script) Append(o *Script) {
+	s.steps, s.names, s.keep = append(s.steps, o.steps...), append(s.names, o.names...), append(s.keep, o.keep...)
+}
+
+// Forget frees what a fork needs. Records can still be explained.
+func (s *Script) Forget() { s.steps, s.keep = nil, nil }
+
+// ErrSilent means that the child ended without a word: it was killed, or its
+// memory limit is too small to start.
+var ErrSilent = errors.New("the child ended without a word (killed, or its memory limit is too small to start)")
+
+// ReadMark reads one record. It is the step's failure, if it tells of one.
+func (s *Script) ReadMark(r io.Reader) error {
+	var b [recordSize]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return ErrSilent
+		}
+		return fmt.Errorf("forked: status: %w", err)
+	}
+	return s.explain(b[:])
+}
+
+// ReadExec reads until exec has closed the other end.
+func (s *Script) ReadExec(r io.Reader) error {
+	raw, err := io.ReadAll(io.LimitReader(r, 1<<10))
+	if err != nil {
+		return fmt.Errorf("forked: status: %w", err)
+	}
+	if len(raw) == 0 {
+		return ErrSilent
+	}
+	for ; len(raw) >= recordSize; raw = raw[recordSize:] {
+		if err := s.explain(raw[:recordSize]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// StepError says which step failed.
+type StepError struct {
+	What string
+	Exec bool // it was the exec
+	Err  syscall.Errno
+}
+
+func (e *StepError) Error() string {
+	if e.Err == 0 {
+		return "cannot " + e.What
+	}
+	return "cannot " + e.What + ": " + e.Err.Error()
+}
+
+func (e *StepError) Unwrap() error { return e.Err }
+
+func (s *Script) explain(rec []byte) error {
+	i := int32(binary.NativeEndian.Uint32(rec)) // #nosec G115 -- its bits
+	e := syscall.Errno(binary.NativeEndian.Uint32(rec[4:]))
+	switch {
+	case i == mark:
+		return nil
+	case i < 0 || int(i) >= len(s.names):
+		return fmt.Errorf("forked: a record names step %d of %d", i, len(s.names))
+	}
+	return &StepError{What: s.names[i].what, Exec: s.names[i].exec, Err: e}
+}

@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/dial"
+	"bulkhead/internal/identity"
+	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
+)
+
+// grants are the manifest's destinations and the temporary ones beside them.
+type grants struct {
+	manifest *dial.Policy
+	runtime  uint32
+	now      atomic.Pointer[dial.Policy]
+
+	mu   sync.Mutex // guards list, and changes of now
+	list []wire.Grant
+}
+
+func newGrants(c *Config) *grants {
+	g := &grants{
+		manifest: dial.NewPolicy(&team.Agent{Name: c.Agent, Egress: c.Egress, Hosts: c.Hosts}), runtime: c.RuntimeID,
+	}
+	g.set(c.Grants)
+	return g
+}
+
+func (g *grants) policy() *dial.Policy { return g.now.Load() }
+
+func (g *grants) set(list []wire.Grant) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.list = slices.Clone(list)
+	g.now.Store(g.manifest.With(g.list))
+}
+
+// use is called for each connection to be made. A grant for one connection is
+// used up here, before the connection is made: two at once must not both pass.
+func (g *grants) use(host string, port uint16) *deny.Reason {
+	if one, ok := g.policy().Granted(host, port); !ok || !one.Once {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	one, ok := g.now.Load().Granted(host, port)
+	if !ok {
+		_, reason := g.now.Load().Check(host, port)
+		return reason
+	}
+	for i := range g.list {
+		if g.list[i].Target == one.Target {
+			g.list[i].Spent = true
+		}
+	}
+	g.now.Store(g.manifest.With(g.list))
+	return nil
+}
+
+// serve takes the warden's word until ctx ends.
+func (g *grants) serve(ctx context.Context, ln *net.UnixListener) {
+	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
+	defer stop()
+	for {
+		c, err := ln.AcceptUnix()
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			time.Sleep(20 * time.Millisecond) // until descriptors are free again
+			continue
+		}
+		// One at a time: there is one warden.
+		_ = c.SetDeadline(time.Now().Add(peekTimeout))
+		g.take(wire.New(c))
+	}
+}
+
+func (g *grants) take(c *wire.Conn) {
+	defer func() { _ = c.Close() }()
+	// Root is the overflow id inside, since no container has id 0. The socket
+	// lies where nobody else comes; this keeps our own ids out all the same.
+	peer, err := identity.PeerOf(c.Unix())
+	if err != nil || peer.UID != 0 && peer.UID != identity.Overflow {
+		return
+	}
+	if _, err := c.Greet(wire.GrantsProtocol, wire.GrantsVersion); err != nil {
+		return
+	}
+	m, files, err := c.Recv()
+	for _, f := range files {
+		_ = f.Close()
+	}
+	if err != nil {
+		return
+	}
+	var q wire.Grants
+	if err := json.Unmarshal(m.Body, &q); err != nil || m.Verb != wire.VerbGrants {
+		_ = c.Send(m.ID, wire.VerbError, wire.Failure{Message: fmt.Sprintf("gateway: %.40q is not the verb grants, or its body does not decode", m.Verb)})
+		return
+	}
+	g.set(q.Grants)
+	_ = c.Send(m.ID, wire.VerbOK, struct{}{})
+}

@@ -1,0 +1,76 @@
+package wire
+
+import (
+	"net/netip"
+	"time"
+)
+
+// Grant is a destination that an operator allowed for a while, beside the
+// manifest. The warden keeps it in the agent's run folder, so that it survives
+// the warden and ends with the host's run.
+type Grant struct {
+	Target string    `json:"target"` // "host:port" as in the manifest, never a wildcard
+	Until  time.Time `json:"until"`  // closed after it: pins, flows, gateway
+	Once   bool      `json:"once,omitempty"`
+	Spent  bool      `json:"spent,omitempty"` // a once that was used: its connection may go on until Until
+	At     time.Time `json:"at"`              // when it was given
+	By     uint32    `json:"by"`              // the operator's user id
+}
+
+// Live says whether new connections may use it.
+func (g Grant) Live(now time.Time) bool { return !g.Spent && now.Before(g.Until) }
+
+// AllowRequest asks for a temporary destination.
+type AllowRequest struct {
+	Team   string        `json:"team"`
+	Agent  string        `json:"agent"`
+	Target string        `json:"target"`
+	For    time.Duration `json:"for"` // nanoseconds
+	Once   bool          `json:"once,omitempty"`
+}
+
+// AllowResult comes after the kernel was read back and the gateway knows.
+type AllowResult struct {
+	SchemaVersion int              `json:"schemaVersion"`
+	Team          string           `json:"team"`
+	Agent         string           `json:"agent"`
+	Grant         Grant            `json:"grant"`
+	Pinned        []netip.AddrPort `json:"pinned"`
+	Witness       string           `json:"witness"`
+}
+
+// RevokeRequest ends temporary destinations.
+type RevokeRequest struct {
+	Team   string `json:"team"`
+	Agent  string `json:"agent"`
+	Target string `json:"target,omitempty"` // empty: all of the agent's
+}
+
+// GrantsResult lists temporary destinations that are not over.
+type GrantsResult struct {
+	SchemaVersion int           `json:"schemaVersion"`
+	Team          string        `json:"team"`
+	Agents        []AgentGrants `json:"agents"`
+}
+
+// AgentGrants are one agent's.
+type AgentGrants struct {
+	Agent  string  `json:"agent"`
+	Grants []Grant `json:"grants"`
+}
+
+// The grants protocol: warden -> gateway, over layout.Agent.GrantsSocket,
+// which only root can reach.
+const (
+	GrantsProtocol = "grants"
+	GrantsVersion  = 1
+)
+
+// VerbGrants, towards a gateway, replaces its temporary destinations: [Grants]
+// -> VerbOK. Towards the warden it lists them: [AgentRequest] -> [GrantsResult].
+const VerbGrants = "grants"
+
+// Grants is the complete list.
+type Grants struct {
+	Grants []Grant `json:"grants"`
+}

@@ -1,0 +1,79 @@
+package wire
+
+import (
+	"net/netip"
+	"time"
+
+	"bulkhead/internal/deny"
+)
+
+// DenialsResult is what the warden and the kernel refused. The gateway's own
+// records are in its log (VerbLogs): two witnesses that do not know each other.
+type DenialsResult struct {
+	SchemaVersion int            `json:"schemaVersion"`
+	Team          string         `json:"team"`
+	Agents        []AgentDenials `json:"agents"`
+}
+
+// AgentDenials is what one agent was refused.
+type AgentDenials struct {
+	Agent   string        `json:"agent"`
+	Denials []Denial      `json:"denials"`
+	Witness DenialWitness `json:"witness"`
+}
+
+// Denial is one destination, or other thing, that was refused, with how often.
+type Denial struct {
+	Target string      `json:"target"`
+	Reason deny.Reason `json:"reason"`
+	Count  uint64      `json:"count"`
+	First  time.Time   `json:"first"`
+	Last   time.Time   `json:"last"`
+	By     []string    `json:"by"` // who says so: "gateway", "warden"
+}
+
+// DenialWitness are counters that no agent can reach.
+type DenialWitness struct {
+	PinsGranted    uint64               `json:"pinsGranted"` // by the warden, to the agent's dialer
+	PinsDenied     uint64               `json:"pinsDenied"`
+	PinsByCode     map[deny.Code]uint64 `json:"pinsByCode,omitempty"`
+	RefusedPackets uint64               `json:"refusedPackets"` // by nftables, of the agent's dialer
+	Since          time.Time            `json:"since"`          // the warden's counters start here
+	Problem        string               `json:"problem,omitempty"`
+}
+
+// WatchRequest asks for events; empty fields mean all.
+type WatchRequest struct {
+	Team  string `json:"team,omitempty"`
+	Agent string `json:"agent,omitempty"`
+}
+
+// WhyRequest asks whether an agent may do something.
+type WhyRequest struct {
+	Team  string `json:"team"`
+	Agent string `json:"agent"`
+	What  string `json:"what"` // "host:port", "/path" or a system call's name
+}
+
+// Verdicts of a [WhyResult].
+const (
+	WhyAllowed = "allowed"
+	WhyDenied  = "denied"
+	WhyDepends = "depends" // on the call's arguments, or on who owns the file
+)
+
+// WhyResult names the one layer that decides, its rule, and the change that
+// would allow what is denied.
+type WhyResult struct {
+	SchemaVersion int          `json:"schemaVersion"`
+	Team          string       `json:"team"`
+	Agent         string       `json:"agent"`
+	What          string       `json:"what"`
+	Kind          string       `json:"kind"` // destination, path, syscall
+	Verdict       string       `json:"verdict"`
+	Layer         deny.Layer   `json:"layer"`
+	Code          deny.Code    `json:"code,omitempty"`
+	Rule          string       `json:"rule"`
+	Mend          string       `json:"mend,omitempty"`
+	Addresses     []netip.Addr `json:"addresses,omitempty"` // a destination's, as they would be pinned
+}
