@@ -1,15 +1,20 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"bulkhead/internal/client"
+	"bulkhead/internal/preset"
 	"bulkhead/internal/team"
 	"bulkhead/internal/terminal"
 	"bulkhead/internal/wire"
@@ -23,18 +28,38 @@ func manifestFlag(c *cobra.Command, path *string) {
 	_ = c.MarkFlagFilename("file", "yaml", "yml") // the flag exists
 }
 
-// readManifest reads and checks a manifest, and gives it as the request that
-// the warden checks again.
 // theManifest is readManifest for a command that has --team, which must not
-// name another team than the manifest does.
-func (a *app) theManifest(path string) (*team.Manifest, wire.ApplyRequest, error) {
+// name another team than the manifest does. Presets are expanded here, by the
+// operator's own clients: the warden runs none.
+func (a *app) theManifest(ctx context.Context, path string) (*team.Manifest, wire.ApplyRequest, error) {
 	m, req, err := readManifest(path)
 	if err == nil && a.team != "" && a.team != m.Team {
 		err = badInput("--team "+a.team+", but "+path+" is the manifest of team "+m.Team, "leave out --team, or name the other manifest with -f")
 	}
+	if err != nil || len(m.Presets) == 0 {
+		return m, req, err
+	}
+	a.progress(wire.Progress{Step: "asking " + strings.Join(m.Presets, ", ") + " for their hosts"})
+	if req.Presets, err = preset.Expand(ctx, m.Presets, preset.Client); err != nil {
+		return nil, req, badInput(err.Error(), "mend that client's configuration, or list the hosts themselves under egress; nothing was changed")
+	}
+	m, err = team.ParseWith(filepath.Clean(path), req.Manifest, req.Presets)
 	return m, req, err
 }
 
+// showPresets says what presets stand for.
+func (a *app) showPresets(list map[string][]string) {
+	if len(list) == 0 {
+		return
+	}
+	fmt.Fprintln(a.out, "\nPresets, by the configuration of their clients on this host:")
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		fmt.Fprintln(a.out, terminal.Line("  "+name+": "+strings.Join(list[name], ", ")))
+	}
+}
+
+// readManifest reads and checks a manifest, and gives it as the request that
+// the warden checks again.
 func readManifest(path string) (*team.Manifest, wire.ApplyRequest, error) {
 	path = filepath.Clean(path)
 	fail := func(err error) (*team.Manifest, wire.ApplyRequest, error) {

@@ -29,7 +29,7 @@ running warden the manifest is compared with the one in force, when that can be 
 }
 
 func (a *app) plan(ctx context.Context, file string) error {
-	m, req, err := a.theManifest(file)
+	m, req, err := a.theManifest(ctx, file)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (a *app) plan(ctx context.Context, file string) error {
 	err = a.client().Call(ctx, wire.VerbPlan, req, &res, a.progress)
 	against := ""
 	if client.NotRunning(err) {
-		res, against = a.planAlone(m)
+		res, against = a.planAlone(m, req.Presets)
 		err = nil
 	}
 	if err != nil {
@@ -53,6 +53,7 @@ func (a *app) plan(ctx context.Context, file string) error {
 	fmt.Fprintf(a.out, "Team %s: what `bulkhead up` would do%s\n\n", m.Team, against)
 	a.changes(res.Changes, heads)
 	a.missing(res.MissingLayers)
+	a.showPresets(res.Presets)
 	a.showGrants(res.Grants, "\nTemporary destinations, which stay as they are:\n")
 	for _, c := range res.Changes {
 		if c.Action != wire.ActionKeep {
@@ -65,12 +66,12 @@ func (a *app) plan(ctx context.Context, file string) error {
 }
 
 // planAlone compares with the manifest in force, which only root can read.
-func (a *app) planAlone(m *team.Manifest) (res wire.PlanResult, against string) {
-	res = wire.PlanResult{SchemaVersion: 1, Team: m.Team}
+func (a *app) planAlone(m *team.Manifest, presets team.Expansions) (res wire.PlanResult, against string) {
+	res = wire.PlanResult{SchemaVersion: 1, Team: m.Team, Presets: presets}
 	path := a.host.Manifest(m.Team)
 	data, err := os.ReadFile(path) // #nosec G304 -- layout's own path; the team's name was checked
 	if err == nil {
-		if old, err := team.Parse(path, data); err == nil {
+		if old, err := team.ParseWith(path, data, presets); err == nil {
 			res.Changes = team.Diff(old, m)
 			return res, "\n(the warden is not running: compared with " + path + ")"
 		}

@@ -34,7 +34,7 @@ its absence; status and verify then keep showing it.`,
 }
 
 func (a *app) up(ctx context.Context, file string, accept []string) error {
-	m, req, err := a.theManifest(file)
+	m, req, err := a.theManifest(ctx, file)
 	if err != nil {
 		return err
 	}

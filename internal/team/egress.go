@@ -3,6 +3,7 @@ package team
 import (
 	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -20,6 +21,13 @@ const (
 type listed struct {
 	place
 	Destination
+	preset string // what it comes from; empty: listed by hand
+}
+
+// at gives the line of a place, and the place in words.
+func (r *reader) at(p place) (line int, words string) {
+	line, column := position(p.node)
+	return line, r.file + ":" + strconv.Itoa(line) + ":" + strconv.Itoa(column)
 }
 
 // egress reads a list of destinations. Entries that are faulty are left out.
@@ -40,6 +48,13 @@ func (r *reader) egress(p place) []listed {
 		if !ok {
 			continue
 		}
+		if of, ok := r.preset(to, text); ok {
+			if sni.node != nil {
+				r.fault(sni, "remove sni; a preset's hosts are bound to their names", "sni does not go with a preset")
+			}
+			out = append(out, of...)
+			continue
+		}
 		d, fault := destination(text)
 		if fault != nil {
 			r.fault(to, fault.mend, "%s", fault.problem)
@@ -58,9 +73,8 @@ func (r *reader) egress(p place) []listed {
 			// Bound by address and port alone; there is no name to compare.
 			d.SNI = SNIAny
 		}
-		line, column := position(to.node)
-		d.Line, d.Position = line, r.file+":"+strconv.Itoa(line)+":"+strconv.Itoa(column)
-		out = append(out, listed{to, d})
+		d.Line, d.Position = r.at(to)
+		out = append(out, listed{place: to, Destination: d})
 	}
 	return out
 }
@@ -73,7 +87,16 @@ func (r *reader) merge(lists ...[]listed) []Destination {
 	var wild []listed
 	for _, list := range lists {
 		for _, l := range list {
-			if other, dup := first[l.key()]; dup {
+			other, dup := first[l.key()]
+			switch {
+			case dup && l.preset != "":
+				continue // it is there already
+			case dup && other.preset != "":
+				out[slices.IndexFunc(out, func(d Destination) bool { return d.Target() == l.key() })] = l.Destination
+				first[l.key()] = l
+				continue
+			}
+			if dup {
 				r.fault(l.place, "remove one of the two", "%s is listed already in line %d", l.Target(), other.Line)
 				continue
 			}
@@ -90,7 +113,7 @@ func (r *reader) merge(lists ...[]listed) []Destination {
 	}
 	for _, list := range lists {
 		for _, l := range list {
-			if l.Host == "" || first[l.key()].node != l.node {
+			if l.Host == "" || l.preset != "" || first[l.key()].node != l.node {
 				continue
 			}
 			rest := strings.TrimPrefix(l.Host, "*.")

@@ -16,6 +16,7 @@ type Manifest struct {
 	APIVersion string
 	Team       string
 	Agents     []*Agent // in the order of the file
+	Presets    []string // presets that egress lists name, sorted
 }
 
 // Mode is how long an agent's command lives.

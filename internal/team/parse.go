@@ -26,12 +26,16 @@ const (
 // relative paths of the manifest start from. On failure the error is a
 // [Faults] with everything that is wrong, sorted by place; the manifest is
 // then nil. Parse touches no file and may be called from many goroutines.
-func Parse(path string, data []byte) (*Manifest, error) {
+//
+// Presets in egress lists stand for nothing yet: [ParseWith] expands them.
+func Parse(path string, data []byte) (*Manifest, error) { return parse(path, data, nil) }
+
+func parse(path string, data []byte, with Expansions) (*Manifest, error) {
 	abs, err := filepath.Abs(path)
 	if err != nil {
 		return nil, Faults{{File: path, Problem: "its folder cannot be told: " + err.Error(), Mend: "give an absolute path"}}
 	}
-	r := &reader{file: path, dir: filepath.Dir(abs), anchors: map[string]ast.Node{}}
+	r := &reader{file: path, dir: filepath.Dir(abs), anchors: map[string]ast.Node{}, with: with}
 	root := r.tree(data)
 	var m *Manifest
 	if root != nil {
@@ -40,6 +44,7 @@ func Parse(path string, data []byte) (*Manifest, error) {
 	if len(r.faults) > 0 {
 		return nil, r.faults.sorted()
 	}
+	m.Presets = r.presets
 	return m, nil
 }
 

@@ -106,7 +106,7 @@ func (docEgress) JSONSchema() *jsonschema.Schema {
 	to := (&jsonschema.Reflector{ExpandedStruct: true, Anonymous: true}).Reflect(docTo{})
 	to.Version = ""
 	return &jsonschema.Schema{OneOf: []*jsonschema.Schema{
-		{Type: "string", Description: "host:port, *.suffix:port, host:PORT for one loopback service of the host, or address:port"}, to,
+		{Type: "string", Description: "host:port, *.suffix:port, host:PORT for one loopback service of the host, address:port, or a preset: npm, pypi, go, debian, github"}, to,
 	}}
 }
 

@@ -25,6 +25,9 @@ type reader struct {
 	visits  int
 	spent   bool // maxVisits was reached and told
 	faults  Faults
+
+	with    Expansions // nil: presets stand for nothing yet
+	presets []string   // that the file names
 }
 
 // place is a node together with its dotted path.

@@ -53,6 +53,9 @@ type ApplyRequest struct {
 	Path          string   `json:"path"` // for messages, and the folder that relative paths start from; absolute
 	Manifest      []byte   `json:"manifest"`
 	AcceptMissing []string `json:"acceptMissing,omitempty"` // deny.Layer values
+	// Presets are the destinations that the manifest's presets stand for on this
+	// host, by preset. The warden runs no client: it checks what it is given.
+	Presets map[string][]string `json:"presets,omitempty"`
 }
 
 // TeamRequest names a team; empty means every team.
@@ -149,6 +152,8 @@ type PlanResult struct {
 	MissingLayers []string `json:"missingLayers,omitempty"`
 	// Grants are temporary destinations, which up leaves as they are.
 	Grants []AgentGrants `json:"grants,omitempty"`
+	// Presets are what the manifest's presets stand for.
+	Presets map[string][]string `json:"presets,omitempty"`
 }
 
 // ApplyResult is what up did.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -446,6 +447,52 @@ ln -s /etc/shadow shadow; ln -s / root; mkfifo pipe; printf 'x' > "$(printf 'e\0
 		}
 		if r := c.Try(t, "ws", "pull", "writer", "project/c"); r.Exit == 0 {
 			t.Errorf("%s", r)
+		}
+		c.Run(t, "down")
+	})
+}
+
+func TestPresetsFollowTheClientsOfTheHost(t *testing.T) {
+	if _, err := exec.LookPath("npm"); err != nil {
+		t.Skipf("npm, whose configuration is asked, is not installed: %v", err)
+	}
+	bin := stage.Build(t)
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		c := host(t, bin)
+		registry := func(url string) {
+			stage.Sh(t, "useradd -m person 2>/dev/null || true; unset npm_config_registry NPM_CONFIG_REGISTRY; echo registry="+url+" > ~person/.npmrc; chown person ~person/.npmrc")
+		}
+		as := func(args string) string {
+			return stage.Sh(t, "cd "+c.Dir+"; unset npm_config_registry NPM_CONFIG_REGISTRY; SUDO_UID=$(id -u person) "+c.Bin+"/bulkhead "+args+" 2>&1")
+		}
+		registry("http://npm.corp.example:4873/")
+		write(t, c.Dir, strings.Replace(pair, "egress: ['listed.example:8080']", "egress: ['listed.example:8080', npm, github]", 1))
+		if out := as("plan"); !strings.Contains(out, "npm: npm.corp.example:4873") || !strings.Contains(out, "github: api.github.com:443") {
+			t.Error(out)
+		}
+		as("up")
+		listed := func(target string) bool {
+			return jsonOf[wire.WhyResult](t, c, "why", "writer", target).Code != deny.NotListed
+		}
+		if !listed("npm.corp.example:4873") || !listed("api.github.com:443") || listed("npm.other.example:443") {
+			t.Error(c.Run(t, "why", "writer", "npm.corp.example:4873"))
+		}
+		registry("https://npm.other.example/")
+		stage.Sh(t, "kill -9 $(pgrep -x bulkhead-warden); "+c.Bin+"/bulkhead-warden >/dev/null 2>&1 & disown; sleep 0.1")
+		stage.Until(t, "the next warden answers", func() bool { return c.Try(t, "status").Exit == 0 })
+		if !listed("npm.corp.example:4873") || listed("npm.other.example:443") {
+			t.Error("what a preset stands for changed without up")
+		}
+		if out := as("plan"); !strings.Contains(out, "egress: + npm.other.example:443") || !strings.Contains(out, "egress: - npm.corp.example:4873") {
+			t.Error(out)
+		}
+		as("up")
+		if listed("npm.corp.example:4873") || !listed("npm.other.example:443") {
+			t.Error("up does not follow the client's configuration")
+		}
+		registry("file:///nowhere")
+		if out := stage.Sh(t, "cd "+c.Dir+"; SUDO_UID=$(id -u person) "+c.Bin+"/bulkhead up 2>&1 || echo refused"); !strings.Contains(out, "preset npm") || !strings.HasSuffix(out, "refused\n") {
+			t.Error(out)
 		}
 		c.Run(t, "down")
 	})

@@ -35,7 +35,7 @@ type review struct {
 }
 
 func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, error) {
-	m, err := team.Parse(req.Path, req.Manifest)
+	m, err := team.ParseWith(req.Path, req.Manifest, req.Presets)
 	if err != nil {
 		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitBadInput}}
 	}
@@ -182,7 +182,7 @@ func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanRes
 	if err != nil {
 		return nil, err
 	}
-	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost, Grants: w.openGrants(r.manifest.Team)}, nil
+	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost, Grants: w.openGrants(r.manifest.Team), Presets: req.Presets}, nil
 }
 
 // apply makes the host as the manifest says.
@@ -197,7 +197,7 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	old := w.teams[r.manifest.Team]
 	w.mu.Unlock()
 	next := &teamRun{name: r.manifest.Team, manifest: r.manifest, raw: req.Manifest, agents: map[string]*agentRun{}, state: teamState{
-		Version: stateVersion, Accepted: r.lost, Agents: map[string]agentState{}, Source: req.Path,
+		Version: stateVersion, Accepted: r.lost, Agents: map[string]agentState{}, Source: req.Path, Presets: req.Presets,
 	}}
 	if old != nil {
 		maps.Copy(next.agents, old.agents)

@@ -28,6 +28,8 @@ type teamState struct {
 	Removing bool `json:"removing,omitempty"`
 	// Source is where the manifest came from; relative paths start there.
 	Source string `json:"source"`
+	// Presets are what the manifest's presets stood for when it was applied.
+	Presets map[string][]string `json:"presets,omitempty"`
 }
 
 type agentState struct {
@@ -86,7 +88,7 @@ func loadTeam(h layout.Host, name string) (m *team.Manifest, raw []byte, st team
 	if err != nil {
 		return nil, nil, st, false, fmt.Errorf("warden: team %s: %w", name, err)
 	}
-	if m, err = team.Parse(st.Source, raw); err != nil {
+	if m, err = team.ParseWith(st.Source, raw, st.Presets); err != nil {
 		return nil, nil, st, false, fmt.Errorf("warden: the manifest in force for team %s does not parse any more: %w", name, err)
 	}
 	return m, raw, st, true, nil
