@@ -90,9 +90,9 @@ func fork(steps []step, o *order) (pid uintptr, e syscall.Errno) {
 	}
 	afterForkInChild()
 	perform(steps, &o.failed)
-	syscall.RawSyscall(syscall.SYS_WRITE, o.status, uintptr(unsafe.Pointer(&o.failed)), recordSize) // #nosec G103 -- the record
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, o.status, uintptr(unsafe.Pointer(&o.failed)), recordSize) // #nosec G103 -- the record
 	for {
-		syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 125, 0, 0)
+		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 125, 0, 0)
 	}
 }
 

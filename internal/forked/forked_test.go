@@ -12,7 +12,7 @@ import (
 
 // child forks s with one descriptor, the status, and gives what was reported
 // and the exit code.
-func child(t *testing.T, add func(s *Script, status int), room *Room) (s *Script, report error, code int) {
+func child(t *testing.T, add func(s *Script, status int), room *Room) (s *Script, code int, report error) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -39,7 +39,7 @@ func child(t *testing.T, add func(s *Script, status int), room *Room) (s *Script
 	if err := unix.Close(pidfd); err != nil {
 		t.Error("no pidfd:", err)
 	}
-	return s, report, ws.ExitStatus()
+	return s, ws.ExitStatus(), report
 }
 
 func shell(t *testing.T, paths []string, script string) *Room {
@@ -59,7 +59,7 @@ func shell(t *testing.T, paths []string, script string) *Room {
 
 func TestTheCommandRunsInItsFolderWithItsEnvironment(t *testing.T) {
 	room := shell(t, []string{"/nonexistent/sh", "/etc/passwd", "/bin/sh"}, `[ "$A" = b ] && [ "$PWD" = /usr ] && exit 7`)
-	if _, err, code := child(t, func(*Script, int) {}, room); err != nil || code != 7 {
+	if _, code, err := child(t, func(*Script, int) {}, room); err != nil || code != 7 {
 		t.Errorf("%v, exit %d", err, code)
 	}
 }
@@ -79,7 +79,7 @@ func TestNothingRunsAfterAStepThatFailed(t *testing.T) {
 		"a descriptor that is none":  {func(s *Script, _ int) { v := &Var{}; v.Set(-1); s.Call("use it", unix.SYS_DUP, v) }, unix.EBADF},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err, code := child(t, c.add, room)
+			_, code, err := child(t, c.add, room)
 			var step *StepError
 			if !errors.As(err, &step) || step.Err != c.want || step.Exec || code != 125 {
 				t.Errorf("%v, exit %d", err, code)
@@ -91,7 +91,7 @@ func TestNothingRunsAfterAStepThatFailed(t *testing.T) {
 func TestResultsAreArgumentsOfLaterCalls(t *testing.T) {
 	room := shell(t, []string{"/bin/sh"}, "exit 0")
 	fd, n, text := &Var{}, &Var{}, make([]byte, 4096)
-	_, err, code := child(t, func(s *Script, _ int) {
+	_, code, err := child(t, func(s *Script, _ int) {
 		s.Call("open", unix.SYS_OPENAT, unix.AT_FDCWD, "/proc/self/status", unix.O_RDONLY, 0, Save(fd))
 		s.Call("read", unix.SYS_READ, fd, text, len(text), Save(n), AtLeast(1))
 		s.Call("close", unix.SYS_CLOSE, fd)
@@ -105,7 +105,7 @@ func TestResultsAreArgumentsOfLaterCalls(t *testing.T) {
 
 func TestAnExecThatFailsIsNamed(t *testing.T) {
 	room := shell(t, []string{"/nonexistent"}, "")
-	_, err, _ := child(t, func(*Script, int) {}, room)
+	_, _, err := child(t, func(*Script, int) {}, room)
 	var step *StepError
 	if !errors.As(err, &step) || !step.Exec || step.Err != unix.ENOENT {
 		t.Error(err)
@@ -113,7 +113,7 @@ func TestAnExecThatFailsIsNamed(t *testing.T) {
 }
 
 func TestAChildThatIsKilledIsSilent(t *testing.T) {
-	_, err, _ := child(t, func(s *Script, _ int) {
+	_, _, err := child(t, func(s *Script, _ int) {
 		v := &Var{}
 		s.Call("who", unix.SYS_GETPID, Save(v))
 		s.Call("end", unix.SYS_KILL, v, int(unix.SIGKILL))

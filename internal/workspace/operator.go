@@ -31,7 +31,7 @@ func Operator() (func(f func() error) error, error) {
 	if err != nil {
 		return nil, fmt.Errorf("group id %q: %w", u.Gid, err)
 	}
-	groups := []uint32{uint32(gid)} // the person's own first
+	groups := []uint32{uint32(gid)}
 	if list, err := u.GroupIds(); err == nil {
 		for _, g := range list {
 			if n, err := strconv.ParseUint(g, 10, 32); err == nil {
@@ -39,14 +39,13 @@ func Operator() (func(f func() error) error, error) {
 			}
 		}
 	}
-	person := uint32(uid) // #nosec G115 -- parsed as 32 bits
 	return func(f func() error) error {
 		done := make(chan error, 1)
 		go func() {
 			// The thread keeps the person's identity: it is never unlocked, so it
 			// ends with this goroutine.
 			runtime.LockOSThread()
-			if err := become(person, groups[0], groups); err != nil {
+			if err := become(uint32(uid), uint32(gid), groups); err != nil { // #nosec G115 -- parsed with 32 bits
 				done <- err
 				return
 			}

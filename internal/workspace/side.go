@@ -135,7 +135,7 @@ func (w *walk) entry(dir *os.File, at, name string, depth int) error {
 		sub, err := openAt(dir, name, unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			w.leave(at, "cannot be opened: "+err.Error())
-			return nil //nolint:nilerr // it is told, and the rest is gone through
+			return nil //nolint:nilerr // it is left out, and the list says so
 		}
 		return w.folder(sub, at, depth+1)
 	case unix.S_IFLNK:

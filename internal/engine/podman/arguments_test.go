@@ -51,10 +51,24 @@ func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 	s := gateway()
 	argv := arguments(&s, "crun", "/.container", "/conf")
 	for _, want := range [][2]string{
-		{"--cap-drop", "ALL"}, {"--security-opt", "no-new-privileges"}, {"--security-opt", "seccomp=/conf/seccomp-gateway.json"},
-		{"--pull", "never"}, {"--image-volume", "ignore"}, {"--user", "2000:2000"}, {"--ulimit", "core=0:0"}, {"--ulimit", "nofile=1024:1024"},
-		{"--uidmap", "0:5000:1"}, {"--uidmap", "2000:2000:1"}, {"--gidmap", "1000:1000:1"}, {"--cgroups", "disabled"}, {"--rootfs", "/.container"},
-		{"--log-driver", "none"}, {"--dns", "none"}, {"--hostname", "a"}, {"--preserve-fds", "2"}, {"--cgroupns", "private"},
+		{"--cap-drop", "ALL"},
+		{"--security-opt", "no-new-privileges"},
+		{"--security-opt", "seccomp=/conf/seccomp-gateway.json"},
+		{"--pull", "never"},
+		{"--image-volume", "ignore"},
+		{"--user", "2000:2000"},
+		{"--ulimit", "core=0:0"},
+		{"--ulimit", "nofile=1024:1024"},
+		{"--uidmap", "0:5000:1"},
+		{"--uidmap", "2000:2000:1"},
+		{"--gidmap", "1000:1000:1"},
+		{"--cgroups", "disabled"},
+		{"--rootfs", "/.container"},
+		{"--log-driver", "none"},
+		{"--dns", "none"},
+		{"--hostname", "a"},
+		{"--preserve-fds", "2"},
+		{"--cgroupns", "private"},
 	} {
 		if !pair(argv, want[0], want[1]) {
 			t.Errorf("missing %s %s in %q", want[0], want[1], argv)

@@ -29,7 +29,7 @@ func TestDeepTreesAreGivenAwayAndRemoved(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := os.Chdir(dir); err != nil {
+		if err := unix.Chdir(dir); err != nil { // back again below, in the middle of the test
 			t.Fatal(err)
 		}
 		name := strings.Repeat("d", 200)
@@ -62,7 +62,7 @@ func TestDeepTreesAreGivenAwayAndRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = bottom.Close() }()
-		if err := os.Chdir(back); err != nil {
+		if err := unix.Chdir(back); err != nil {
 			t.Fatal(err)
 		}
 		if err := Chown(dir, agent+1, agent+1); err != nil {

@@ -366,6 +366,7 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readyTimeout)
 	defer cancel()
 	var last string
+	again := false
 	for {
 		st, err := a.shimState(ctx, runtimeName)
 		if err == nil && st.Ready {
@@ -382,6 +383,17 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 		}
 		if lerr == nil && !running[runtimeName] {
 			return nil // a short task may be over already
+		}
+		if lerr == nil && !running[gatewayName] {
+			// Nobody watches yet, so its end would only show when time is up.
+			if again {
+				return fmt.Errorf("the gateway ended before the runtime was ready (%s); see `bulkhead logs %s --container gateway`", last, a.Place.Name)
+			}
+			again = true
+			a.w.log.Warn("the gateway ended during a start; starting it again", "team", a.Place.Team, "agent", a.Place.Name)
+			if err := a.startGateway(ctx); err != nil {
+				return err
+			}
 		}
 		if ctx.Err() != nil {
 			return fmt.Errorf("not ready after %s: %s", readyTimeout, last)

@@ -73,7 +73,7 @@ func (l accountLayer) Inspect(_ context.Context, a *host.Agent) (host.Inspection
 	r, err := d.RangeOf(u, layout.RangeSize)
 	switch {
 	case err != nil:
-		return host.Inspection{Witness: err.Error()}, nil
+		return host.Inspection{Witness: err.Error()}, nil //nolint:nilerr // it is the finding: not in force, and why
 	case u.UID != a.IDs.Account || r.First != a.IDs.Base:
 		return host.Inspection{Witness: fmt.Sprintf("%s has other ids than its processes: uid %d range %d; bulkhead restart %s", u.Name, u.UID, r.First, a.Place.Name)}, nil
 	}

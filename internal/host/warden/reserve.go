@@ -40,7 +40,7 @@ func (w *Warden) keepReserve() error {
 }
 
 func (w *Warden) releaseReserve() error {
-	if err := os.Truncate(w.host.Reserve(), 0); err != nil {
+	if err := unix.Truncate(w.host.Reserve(), 0); err != nil {
 		return fmt.Errorf("warden: reserve: %w", err)
 	}
 	return nil

@@ -63,7 +63,7 @@ func (a *agentRun) whyDestination(ctx context.Context, res *wire.WhyResult, host
 	}
 	if reason != nil {
 		res.Verdict, res.Code, res.Rule, res.Mend = wire.WhyDenied, reason.Code, reason.Why, reason.Mend
-		return nil //nolint:nilerr // without a pin server the manifest has answered
+		return nil //nolint:nilerr // a stopped agent is answered from its manifest
 	}
 	res.Verdict, res.Addresses = wire.WhyAllowed, addrs
 	if res.Rule == "" {

@@ -331,7 +331,7 @@ func TestWithoutRootItFailsAndSaysWhatToDo(t *testing.T) {
 // The program, its folder and the folder around both are shown below a fresh
 // /tmp, in whatever order they were named.
 func TestWhatLiesBelowTmpCanBeShown(t *testing.T) {
-	dir, err := os.MkdirTemp("/tmp", "bulkhead-test-")
+	dir, err := os.MkdirTemp("/tmp", "bulkhead-test-") //nolint:usetesting // below /tmp, wherever TMPDIR points
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -106,8 +106,11 @@ func receive(status *int) (o Order, err error) {
 		}
 		raw = append(raw, buf[:n]...)
 	}
-	if err := json.Unmarshal(raw, &o); err != nil || len(o.Argv) == 0 {
-		return o, fmt.Errorf("stage 2: the order names no command: %v", err)
+	if err := json.Unmarshal(raw, &o); err != nil {
+		return o, fmt.Errorf("stage 2: the order: %w", err)
+	}
+	if len(o.Argv) == 0 {
+		return o, errors.New("stage 2: the order names no command")
 	}
 	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil {
