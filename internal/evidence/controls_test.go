@@ -1,11 +1,13 @@
 package evidence
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"bulkhead/internal/cgroup"
 	"bulkhead/test/system/throwaway"
@@ -101,10 +103,13 @@ func TestAKilledStarterTakesItsDecoysAlong(t *testing.T) {
 		must(t, err)
 		c := exec.CommandContext(t.Context(), "/proc/self/exe", starterArg, dir)
 		must(t, c.Start())
+		patience, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
 		for !group.Exists() { // decoys are being started
-			if t.Context().Err() != nil {
+			if patience.Err() != nil {
 				t.Fatal("no decoy came up")
 			}
+			time.Sleep(time.Millisecond)
 		}
 		if len(decoyHosts(t)) == 0 {
 			t.Fatal("there are decoys but no decoy host: this test looks in the wrong place")
@@ -112,9 +117,10 @@ func TestAKilledStarterTakesItsDecoysAlong(t *testing.T) {
 		must(t, c.Process.Kill())
 		_ = c.Wait()
 		for len(decoyHosts(t)) > 0 {
-			if t.Context().Err() != nil {
+			if patience.Err() != nil {
 				t.Fatal("the decoy host outlives its starter")
 			}
+			time.Sleep(time.Millisecond)
 		}
 		d := &DecoyHost{Scratch: "/run/bulkhead/decoy", CgroupRoot: cgroup.RootName}
 		must(t, d.Sweep(t.Context()))

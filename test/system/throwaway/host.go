@@ -129,7 +129,7 @@ func newPlan(argv []string, opts []Option) (*plan, func(), error) {
 		_ = os.RemoveAll(dir)
 		return nil, nil, err
 	}
-	p := &plan{ID: filepath.Base(dir), Dir: dir, Exe: exe, Cwd: cwd, Argv: argv, Bind: []string{exe, cwd}}
+	p := &plan{ID: filepath.Base(dir), Dir: dir, Exe: exe, Cwd: cwd, Argv: argv, Bind: []string{exe, cwd, moduleOf(cwd)}}
 	for _, o := range opts {
 		o(p)
 	}
@@ -139,6 +139,17 @@ func newPlan(argv []string, opts []Option) (*plan, func(), error) {
 		return nil, nil, err
 	}
 	return p, func() { _ = lock.Close() }, nil
+}
+
+// moduleOf is the Go module that holds dir, from which tests build programs
+// inside a host; dir itself when there is none.
+func moduleOf(dir string) string {
+	for d := dir; d != "/"; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+			return d
+		}
+	}
+	return dir
 }
 
 // remove takes the host's traces off the machine: cgroup folders first, the
