@@ -47,13 +47,20 @@ func (g *grants) set(list []wire.Grant) {
 // use is called for each connection to be made. A grant for one connection is
 // used up here, before the connection is made: two at once must not both pass.
 func (g *grants) use(host string, port uint16) *deny.Reason {
-	if one, ok := g.policy().Granted(host, port); !ok || !one.Once {
+	p := g.policy()
+	one, ok := p.Granted(host, port)
+	if !ok {
+		// The manifest lists it, or another connection has used the grant up
+		// since this one was checked.
+		_, reason := p.Check(host, port)
+		return reason
+	}
+	if !one.Once {
 		return nil
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	one, ok := g.now.Load().Granted(host, port)
-	if !ok {
+	if one, ok = g.now.Load().Granted(host, port); !ok {
 		_, reason := g.now.Load().Check(host, port)
 		return reason
 	}
