@@ -24,6 +24,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -76,19 +77,13 @@ func (c *Conn) Send(id uint64, verb string, body any, files ...*os.File) error {
 	if err != nil {
 		return fmt.Errorf("wire: encode %s: %w", verb, err)
 	}
-	payload, err := json.Marshal(Message{ID: id, Verb: verb, Body: raw})
+	frame, err := encode(id, verb, raw)
 	if err != nil {
-		return fmt.Errorf("wire: encode %s: %w", verb, err)
-	}
-	if len(payload) > MaxFrame {
-		return fmt.Errorf("%w: %s is %d bytes, more than %d", ErrFrame, verb, len(payload), MaxFrame)
+		return err
 	}
 	if len(files) > MaxFiles {
 		return fmt.Errorf("%w: %s passes %d descriptors, more than %d", ErrFrame, verb, len(files), MaxFiles)
 	}
-	frame := make([]byte, 4, 4+len(payload))
-	binary.BigEndian.PutUint32(frame, uint32(len(payload))) // #nosec G115 -- bounded by MaxFrame above
-	frame = append(frame, payload...)
 	var oob []byte
 	if len(files) > 0 {
 		fds := make([]int, len(files))
@@ -109,6 +104,29 @@ func (c *Conn) Send(id uint64, verb string, body any, files ...*os.File) error {
 		return fmt.Errorf("wire: send %s: %w", verb, err)
 	}
 	return nil
+}
+
+// encode makes the frame of a [Message] around a body that json.Marshal made.
+// Marshalling the Message would read and copy the whole body once more.
+func encode(id uint64, verb string, body []byte) ([]byte, error) {
+	name, err := json.Marshal(verb)
+	if err != nil {
+		return nil, fmt.Errorf("wire: encode %s: %w", verb, err)
+	}
+	frame := make([]byte, 4, 4+len(`{"id":,"verb":,"body":}`)+20+len(name)+len(body))
+	frame = append(frame, `{"id":`...)
+	frame = strconv.AppendUint(frame, id, 10)
+	frame = append(frame, `,"verb":`...)
+	frame = append(frame, name...)
+	frame = append(frame, `,"body":`...)
+	frame = append(frame, body...)
+	frame = append(frame, '}')
+	n := len(frame) - 4
+	if n > MaxFrame {
+		return nil, fmt.Errorf("%w: %s is %d bytes, more than %d", ErrFrame, verb, n, MaxFrame)
+	}
+	binary.BigEndian.PutUint32(frame, uint32(n)) // #nosec G115 -- bounded by MaxFrame above
+	return frame, nil
 }
 
 // Recv reads one message and the files passed with it, which the caller

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
 )
 
 // pair gives both ends of a real unix stream.
@@ -280,6 +282,30 @@ func FuzzDecode(f *testing.F) {
 		again, err := Decode(raw)
 		if err != nil || again.ID != m.ID || again.Verb != m.Verb {
 			t.Errorf("%s became %s, %v", data, raw, err)
+		}
+	})
+}
+
+func TestAFrameIsTheJSONOfItsMessage(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		body, err := json.Marshal(rapid.MapOf(rapid.String(), rapid.Int()).Draw(t, "body"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := Message{ID: rapid.Uint64().Draw(t, "id"), Verb: rapid.StringN(1, 20, -1).Draw(t, "verb"), Body: body}
+		frame, err := encode(want.ID, want.Verb, body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := binary.BigEndian.Uint32(frame); int(n) != len(frame)-4 {
+			t.Fatalf("the length says %d of %d bytes", n, len(frame)-4)
+		}
+		got, err := Decode(frame[4:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.ID != want.ID || got.Verb != want.Verb || !bytes.Equal(got.Body, want.Body) {
+			t.Errorf("got %+v, want %+v", got, want)
 		}
 	})
 }
