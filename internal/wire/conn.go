@@ -114,9 +114,13 @@ func encode(id uint64, verb string, body []byte) ([]byte, error) {
 		return nil, fmt.Errorf("wire: encode %s: %w", verb, err)
 	}
 	frame := make([]byte, 4, 4+len(`{"id":,"verb":,"body":}`)+20+len(name)+len(body))
-	frame = append(frame, `{"id":`...)
-	frame = strconv.AppendUint(frame, id, 10)
-	frame = append(frame, `,"verb":`...)
+	frame = append(frame, '{')
+	if id != 0 { // as the tag of Message.ID says
+		frame = append(frame, `"id":`...)
+		frame = strconv.AppendUint(frame, id, 10)
+		frame = append(frame, ',')
+	}
+	frame = append(frame, `"verb":`...)
 	frame = append(frame, name...)
 	frame = append(frame, `,"body":`...)
 	frame = append(frame, body...)

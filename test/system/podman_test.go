@@ -195,7 +195,11 @@ func confinedByPodman(t *testing.T, c stage.CLI) {
 		if !strings.Contains(r.Stderr, "can't fork") {
 			t.Errorf("pids: %s", r)
 		}
-		r = c.Try(t, "exec", "writer", "--", "sh", "-c", "cat /proc/self/limits")
+		// The sleeps hold the agent's process numbers until they end.
+		stage.Until(t, "there is room for a process again", func() bool {
+			r = c.Try(t, "exec", "writer", "--", "sh", "-c", "cat /proc/self/limits")
+			return r.Exit == 0
+		})
 		if !strings.Contains(r.Stdout, "Max open files            1024                 1024") || !strings.Contains(r.Stdout, "Max core file size        0                    0") {
 			t.Errorf("%s", r)
 		}

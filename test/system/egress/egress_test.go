@@ -100,7 +100,7 @@ func web(t *testing.T, addr string, secure bool) {
 				return
 			}
 			defer func() { _ = c.Close() }()
-			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n")
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
 			_, _ = io.Copy(c, rw)
 		default:
 			body, _ := io.ReadAll(r.Body)
@@ -227,7 +227,7 @@ func TestFromTheRuntimeToTheWorldAndNoFurther(t *testing.T) {
 			expect(t, conn, string(deny.NameMismatch))
 		})
 		t.Run("upgrade through the proxy", func(t *testing.T) {
-			conn := raw(t, s, s.Static.Proxy, "GET http://api.example.com/upgrade HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n", "101 Switching")
+			conn := raw(t, s, s.Static.Proxy, "GET http://api.example.com/upgrade HTTP/1.1\r\nHost: api.example.com\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n", "101 Switching")
 			_, _ = io.WriteString(conn, "over the socket")
 			expect(t, conn, "over the socket")
 		})
