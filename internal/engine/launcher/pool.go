@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -277,6 +278,9 @@ func (p *pool) make(s engine.Spec, depth cell.Depth, n int) (*readyCell, error) 
 		r.cell = c
 		return r, err
 	}
+	// The prepared child copies this process's memory and gives it back at its
+	// exec, which somebody waits for then: less is quicker.
+	debug.FreeOSMemory()
 	err := p.orphans.Spawn(func() (int, error) {
 		c, err := cell.Prepare(s, opt, depth)
 		if err != nil {
