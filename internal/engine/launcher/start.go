@@ -99,7 +99,9 @@ func fork(cfg Config, group *cgroup.Group, unified bool) (*os.Process, error) {
 		sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd()) // #nosec G115 -- a descriptor
 	}
 	program := filepath.Join(cfg.Programs, "bulkhead-shim")
-	attr := &os.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=2", "GOGC=50"}, Files: []*os.File{null, log, log, config, statusW}, Sys: sys}
+	// One processor is enough for what mostly waits, and spares every start the
+	// waking of a second thread that finds nothing to do.
+	attr := &os.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=50"}, Files: []*os.File{null, log, log, config, statusW}, Sys: sys}
 	var proc *os.Process
 	onThread(func() {
 		if !unified {
