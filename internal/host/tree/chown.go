@@ -17,7 +17,9 @@ import (
 // nothing else on this file system was ever writable for the former owner.
 //
 // It holds one folder open at a time, whatever the depth: the way back up is
-// "..", checked to be the folder that it came from.
+// "..", checked to be the folder that it came from. A tree that changes under
+// the walk, which only something that should not run can cause, is walked
+// anew, for chownTries times.
 func Chown(path string, uid, gid uint32) (err error) {
 	parent, err := Open(filepath.Dir(path))
 	if err != nil {
@@ -25,12 +27,37 @@ func Chown(path string, uid, gid uint32) (err error) {
 	}
 	defer func() { _ = parent.Close() }()
 	o := giver{uid: uid, gid: gid}
-	dir, err := o.give(int(parent.f.Fd()), filepath.Base(path))
-	if err != nil || dir == nil {
-		return wrapChown(path, err)
+	for range chownTries {
+		if err = o.all(int(parent.f.Fd()), filepath.Base(path)); !changedMeanwhile(err) {
+			break
+		}
 	}
-	err = o.walk(dir)
 	return wrapChown(path, err)
+}
+
+// chownTries is how often a tree that changes meanwhile is walked.
+const chownTries = 100
+
+var errMoved = errors.New("a folder was moved meanwhile: something of the agent still runs")
+
+// changedMeanwhile says whether an error comes of a name that stood for
+// something else when it was listed.
+func changedMeanwhile(err error) bool {
+	for _, e := range []error{errMoved, unix.ENOTDIR, unix.ENOENT, unix.ELOOP} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// all gives away name and what is below.
+func (o giver) all(dirfd int, name string) error {
+	dir, err := o.give(dirfd, name)
+	if err != nil || dir == nil {
+		return err
+	}
+	return o.walk(dir)
 }
 
 func wrapChown(path string, err error) error {
@@ -93,7 +120,7 @@ func (o giver) walk(dir *os.File) error {
 			return err
 		}
 		if back := stack[len(stack)-1]; st.Dev != back.dev || st.Ino != back.ino {
-			return errors.New("a folder was moved meanwhile: something of the agent still runs")
+			return errMoved
 		}
 	}
 }
