@@ -167,13 +167,15 @@ func (a *Agent) settle(ctx context.Context, verb string, body any, n int) []erro
 // Thread reads a thread.
 func (a *Agent) Thread(ctx context.Context, _ string, q adapter.ThreadRequest) (adapter.Page, error) {
 	var p adapter.Page
-	return p, a.ask(ctx, protocol.VerbThread, protocol.Body(q), protocol.VerbPage, &p)
+	err := a.ask(ctx, protocol.VerbThread, protocol.Body(q), protocol.VerbPage, &p)
+	return p, err
 }
 
 // Replay reads a channel.
 func (a *Agent) Replay(ctx context.Context, _ string, q adapter.ReplayRequest) (adapter.Page, error) {
 	var p adapter.Page
-	return p, a.ask(ctx, protocol.VerbReplay, protocol.Body(q), protocol.VerbPage, &p)
+	err := a.ask(ctx, protocol.VerbReplay, protocol.Body(q), protocol.VerbPage, &p)
+	return p, err
 }
 
 // Channels lists channels.

@@ -42,14 +42,16 @@ func (o *Operator) Queues(ctx context.Context) ([]adapter.QueueState, error) {
 func (o *Operator) Tail(ctx context.Context, position int64, limit int, wait time.Duration) (adapter.Tail, error) {
 	var t adapter.Tail
 	q := protocol.TailRequest{Position: position, Limit: limit, Wait: wait}
-	return t, o.ask(ctx, protocol.VerbTail, protocol.Body(q), protocol.VerbTailed, &t)
+	err := o.ask(ctx, protocol.VerbTail, protocol.Body(q), protocol.VerbTailed, &t)
+	return t, err
 }
 
 // Thread reads a thread as an agent may, or any with agent "".
 func (o *Operator) Thread(ctx context.Context, agent string, q adapter.ThreadRequest) (adapter.Page, error) {
 	var p adapter.Page
 	b := protocol.OperatorThread{Agent: agent, ThreadRequest: q}
-	return p, o.ask(ctx, protocol.VerbOperatorThread, protocol.Body(b), protocol.VerbPage, &p)
+	err := o.ask(ctx, protocol.VerbOperatorThread, protocol.Body(b), protocol.VerbPage, &p)
+	return p, err
 }
 
 // DeadLetters lists dead letters after one. What does not fit into one answer
