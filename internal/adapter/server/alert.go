@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/deny"
@@ -16,7 +17,7 @@ const SecurityAlert adapter.Type = "security_alert"
 
 // alerts tells the orchestrator. Operators see the record.
 type alerts struct {
-	orchestrator string // empty: operators only
+	orchestrator atomic.Pointer[string] // empty: operators only
 	store        Store
 	queue        chan adapter.Draft
 }
@@ -25,20 +26,26 @@ type alerts struct {
 const maxAlerts = 64
 
 func newAlerts(orchestrator string, store Store) *alerts {
-	return &alerts{orchestrator: orchestrator, store: store, queue: make(chan adapter.Draft, maxAlerts)}
+	a := &alerts{store: store, queue: make(chan adapter.Draft, maxAlerts)}
+	a.tell(orchestrator)
+	return a
 }
+
+// tell changes who is told.
+func (a *alerts) tell(orchestrator string) { a.orchestrator.Store(&orchestrator) }
 
 // add does not block: it is called while somebody is being refused. The log
 // folds what repeats, so at most one of a kind comes in a minute.
 func (a *alerts) add(agent string, r *deny.Reason) {
-	if a.orchestrator == "" {
+	to := *a.orchestrator.Load()
+	if to == "" {
 		return
 	}
 	body, err := json.Marshal(map[string]any{"agent": agent, "reason": r})
 	if err != nil {
 		return // a Reason is plain text
 	}
-	d := adapter.Draft{IdempotencyKey: newKey(), To: a.orchestrator, Type: SecurityAlert, Priority: adapter.High, Body: body}
+	d := adapter.Draft{IdempotencyKey: newKey(), To: to, Type: SecurityAlert, Priority: adapter.High, Body: body}
 	select {
 	case a.queue <- d:
 	default:
