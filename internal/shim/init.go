@@ -43,7 +43,6 @@ import (
 	"bulkhead/internal/reap"
 	"bulkhead/internal/shim/message"
 	"bulkhead/internal/tooltoken"
-	"bulkhead/internal/wire"
 )
 
 // Descriptors of a shim at its start.
