@@ -39,6 +39,7 @@ func newAPI(s *Server) *api {
 	if s.messages != nil {
 		s.messages.Register(tools)
 	}
+	tools.HandleFunc("/", s.nothing)
 	mux.Handle("/v1/", s.authenticated(tools))
 	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{})}
 	a.server = &http.Server{
@@ -57,6 +58,19 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{
 		"schemaVersion": 1, "status": "ok", "team": s.cfg.Team, "agent": s.cfg.Agent, "listeners": n,
 	})
+}
+
+// nothing answers for what is not there.
+func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
+	reason := &deny.Reason{
+		Layer: deny.LayerMessages, Code: deny.MessageInvalid, What: r.Method + " " + r.URL.Path, Why: "there is no such endpoint, or it wants another method",
+		Mend: "see GET /v1/openapi.json",
+	}
+	if s.messages == nil {
+		reason.Code, reason.Why = deny.MessageNotAllowed, "this agent has no messages"
+		reason.Mend = "give agents." + s.cfg.Agent + " channels or messages in bulkhead.yaml"
+	}
+	messages.Refuse(w, reason)
 }
 
 // authenticated lets pass who shows the tools' token: as Bearer, or as the
