@@ -159,7 +159,7 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbRun:
 		return c.run()
 	case wire.VerbVerify:
-		return serveCall(c, func(r wire.VerifyRequest) (any, error) { 
+		return serveCall(c, func(r wire.VerifyRequest) (any, error) {
 			ctx, cancel := c.whileAsked()
 			defer cancel()
 			return c.w.verify(ctx, r, c.say)
