@@ -22,11 +22,9 @@ import (
 // Landlock rule set. All others of the starter's are closed first: a child that
 // waits for its command must hold no end of anybody's pipe.
 type script struct {
-	child *forked.Script
-	room  *forked.Room
-	rules confine.Rules
-	// in is where a child that waits takes its command from.
-	in     *inbox
+	child  *forked.Script
+	room   *forked.Room
+	rules  confine.Rules
 	report Report
 }
 
@@ -102,20 +100,25 @@ func (l *launch) write(status int) (_ *script, err error) {
 		return nil, err
 	}
 	s.child.Mark(status)
+	end := s.child
 	if l.wait {
-		s.writeReceive(status)
-		s.child.Mark(status)
+		if end, err = forked.NewRest(); err != nil {
+			return nil, err
+		}
+		s.child.Then(end)
+		s.writeReceive(end, status)
+		end.Mark(status)
 	}
 	// As the container's own user: what it may not enter it shall not get.
-	s.child.Exec(s.room)
+	end.Exec(s.room)
 	return s, nil
 }
 
-// writeReceive adds the wait for the command: one byte with stdin, stdout and
+// writeReceive adds to end the wait for the command: one byte with stdin, stdout and
 // stderr, then the room's content up to the end. When the starter goes away
 // instead, the child ends.
-func (s *script) writeReceive(status int) {
-	in := &inbox{}
+func (s *script) writeReceive(end *forked.Script, status int) {
+	in := forked.Place[inbox](end)
 	in.vec.Base = &in.b
 	in.vec.SetLen(1)
 	in.head.Iov = &in.vec
@@ -125,11 +128,10 @@ func (s *script) writeReceive(status int) {
 	for i := range in.oob.fds {
 		in.oob.fds[i].Set(-1) // what did not come cannot be duplicated
 	}
-	s.in = in
-	s.child.Call("wait for the command", unix.SYS_RECVMSG, status, unsafe.Pointer(&in.head), unix.MSG_CMSG_CLOEXEC, forked.AtLeast(1)) // #nosec G103 -- the call's own form
-	s.child.Call("read the command", unix.SYS_RECVFROM, status, s.room.Address(), forked.RoomSize, unix.MSG_WAITALL, 0, 0, forked.AtLeast(1))
+	end.Call("wait for the command", unix.SYS_RECVMSG, status, unsafe.Pointer(&in.head), unix.MSG_CMSG_CLOEXEC, forked.AtLeast(1)) // #nosec G103 -- the call's own form
+	end.Call("read the command", unix.SYS_RECVFROM, status, s.room.Address(), forked.RoomSize, unix.MSG_WAITALL, 0, 0, forked.AtLeast(1))
 	for i := range in.oob.fds {
-		s.child.Call(fmt.Sprintf("take descriptor %d", i), unix.SYS_DUP3, &in.oob.fds[i], i, 0)
+		end.Call(fmt.Sprintf("take descriptor %d", i), unix.SYS_DUP3, &in.oob.fds[i], i, 0)
 	}
 }
 
