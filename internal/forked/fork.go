@@ -161,6 +161,9 @@ func call(s *step) (syscall.Errno, bool) {
 	if s.save != nil {
 		*s.save = int32(r) // #nosec G115 -- a descriptor or a length
 	}
+	if s.leastVar != nil {
+		return 0, *s.leastVar >= 0 && r >= uintptr(*s.leastVar) // #nosec G115 -- not below 0
+	}
 	return 0, r >= s.least
 }
 

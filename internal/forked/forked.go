@@ -65,6 +65,7 @@ type Script struct {
 	names []name
 	keep  []any // what the arguments point to
 
+	marked  bool    // a mark was read: its child has come so far
 	rest    *Script // what follows in little memory: see Then
 	outside []byte  // of a rest: where it lies
 }
@@ -85,14 +86,15 @@ const (
 
 // step is one step in a form that needs no memory but its own.
 type step struct {
-	kind   kind
-	loadAt int8 // argument that takes *load
-	nr     uintptr
-	args   [6]uintptr
-	load   *int32
-	save   *int32  // takes the result
-	least  uintptr // the smallest good result
-	allow  [3]syscall.Errno
+	kind     kind
+	loadAt   int8 // argument that takes *load
+	nr       uintptr
+	args     [6]uintptr
+	load     *int32
+	save     *int32  // takes the result
+	least    uintptr // the smallest good result
+	leastVar *int32  // the same, when it comes from an earlier call
+	allow    [3]syscall.Errno
 
 	text, want []byte // kindHolds: text[:*load] must hold want
 	room       *words // kindExec
@@ -112,6 +114,11 @@ func Save(v *Var) Option { return func(s *step) { s.save = &v.v } }
 // AtLeast refuses smaller results, a read of nothing for one.
 func AtLeast(n int) Option {
 	return func(s *step) { s.least = uintptr(n) } // #nosec G115 -- a count
+}
+
+// AtLeastVar refuses results smaller than v, and everything when v is below 0.
+func AtLeastVar(v *Var) Option {
+	return func(s *step) { s.leastVar = &v.v }
 }
 
 // Call adds a system call. what completes "cannot …" and names it in errors.
@@ -171,8 +178,10 @@ func (s *Script) pointsTo(p unsafe.Pointer, what string) {
 
 func (s *Script) add(what string, st step) {
 	if s.outside != nil {
-		if st.save != nil {
-			s.outsideOnly(unsafe.Pointer(st.save), what) // #nosec G103 -- an address to look at
+		for _, v := range []*int32{st.save, st.leastVar} {
+			if v != nil {
+				s.outsideOnly(unsafe.Pointer(v), what) // #nosec G103 -- an address to look at
+			}
 		}
 		r := s.own()
 		if r.n == maxRestSteps || st.kind == kindHolds {
@@ -244,16 +253,19 @@ func (s *Script) ReadMark(r io.Reader) error {
 		}
 		return fmt.Errorf("forked: status: %w", err)
 	}
-	return s.explain(b[:])
+	err := s.explain(b[:])
+	s.marked = s.marked || err == nil
+	return err
 }
 
-// ReadExec reads until exec has closed the other end.
+// ReadExec reads until exec has closed the other end. A child that is killed
+// after its last mark is told from one that executes by how it ends.
 func (s *Script) ReadExec(r io.Reader) error {
 	raw, err := io.ReadAll(io.LimitReader(r, 1<<10))
 	if err != nil {
 		return fmt.Errorf("forked: status: %w", err)
 	}
-	if len(raw) == 0 {
+	if len(raw) == 0 && !s.marked {
 		return ErrSilent
 	}
 	for ; len(raw) >= recordSize; raw = raw[recordSize:] {
