@@ -172,7 +172,7 @@ func (c *call) obeyRun(client *launcher.Client, made launcher.Container, over <-
 		if m.Verb != wire.VerbSignal || json.Unmarshal(m.Body, &sig) != nil || made.PIDFD == nil {
 			continue
 		}
-		if ends(made.HostPID, sig.Number) {
+		if pid, err := launcher.HostPIDOf(made.PIDFD); err != nil || ends(pid, sig.Number) {
 			_, _ = client.Kill(c.ctx, made.Name)
 			continue
 		}
