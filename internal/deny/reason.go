@@ -20,6 +20,7 @@ const (
 	LayerHost      Layer = "host"      // 0: the floor that doctor checks
 	LayerAccount   Layer = "account"   // 1: one Linux user per agent, and its cell
 	LayerPod       Layer = "pod"       // 2: namespaces, seccomp, Landlock, cgroups
+	LayerQuota     Layer = "quota"     // 2: what one agent may take of the host's disk
 	LayerMessages  Layer = "messages"  // 3a: the adapter
 	LayerKnowledge Layer = "knowledge" // 3b: Markdown vaults
 	LayerEgress    Layer = "egress"    // 4: nftables by id, the guard

@@ -195,8 +195,10 @@ func (d Disk) Usage() (u Usage, ok bool, err error) {
 		return u, false, fmt.Errorf("disk: statfs %s: %w", d.Point, err)
 	}
 	block := st.Bsize
+	used := int64(st.Blocks - st.Bfree) // #nosec G115 -- what a disk holds fits
 	u = Usage{
-		Bytes: int64(st.Blocks) * block, UsedBytes: int64(st.Blocks-st.Bavail) * block, // #nosec G115 -- what a disk holds fits
+		// As df(1) has it: what the kernel keeps for itself is neither used nor to be had.
+		Bytes: (used + int64(st.Bavail)) * block, UsedBytes: used * block, // #nosec G115 -- as above
 		Inodes: int64(st.Files), UsedInodes: int64(st.Files - st.Ffree), // #nosec G115 -- as above
 	}
 	return u, true, nil

@@ -71,7 +71,7 @@ func attached(st unix.Stat_t) (*os.File, error) {
 		return nil, err // the pattern is constant
 	}
 	for _, p := range found {
-		dev, err := os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(p))), os.O_RDWR, 0)
+		dev, err := os.OpenFile(filepath.Join("/dev", filepath.Base(filepath.Dir(p))), os.O_RDONLY, 0) // #nosec G304 -- a device; opened for writing, it would wake udev when it is closed
 		if err != nil {
 			continue // it has gone meanwhile, or this host has no such device node
 		}
