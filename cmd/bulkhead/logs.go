@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"bulkhead/internal/terminal"
 	"bulkhead/internal/wire"
 )
 
@@ -97,14 +100,20 @@ func (a *app) follow(ctx context.Context, req wire.LogsRequest, tail int, follow
 	return nil
 }
 
-// reopen follows a log that was rotated: when the newest file is another one,
-// the rest of the old one is shown first, then the new one from its start.
+// reopen follows a log that was rotated: the rest of the file that was being read
+// is shown first, then every newer one from its start. When that file is not
+// kept any more, others may have gone with it, which is said.
 func (a *app) reopen(ctx context.Context, req wire.LogsRequest, s *logSplitter, files []*os.File, at int64) ([]*os.File, int64, error) {
 	now, err := a.client().Logs(ctx, req)
 	if err != nil {
 		return files, at, err
 	}
-	if len(now) == 0 || len(files) > 0 && same(files[len(files)-1], now[len(now)-1]) {
+	known := -1
+	if len(files) > 0 {
+		last := files[len(files)-1]
+		known = slices.IndexFunc(now, func(f *os.File) bool { return same(f, last) })
+	}
+	if len(now) == 0 || known == len(now)-1 {
 		closeAll(now)
 		return files, at, nil
 	}
@@ -113,9 +122,16 @@ func (a *app) reopen(ctx context.Context, req wire.LogsRequest, s *logSplitter, 
 			closeAll(now)
 			return files, at, err
 		}
+		if known < 0 {
+			fmt.Fprintf(a.err, "bulkhead: %s printed faster than this was read, so the log was rotated past it: lines may be missing here (limits.logs in the manifest says how much is kept)\n", terminal.Line(req.Agent))
+		}
 	}
 	closeAll(files)
-	at, err = copyFrom(s, now[len(now)-1], 0)
+	for _, f := range now[known+1:] {
+		if at, err = copyFrom(s, f, 0); err != nil {
+			break
+		}
+	}
 	return now, at, err
 }
 
