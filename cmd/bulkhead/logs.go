@@ -25,7 +25,10 @@ func newLogsCommand(a *app) *cobra.Command {
 		Use:   "logs AGENT",
 		Short: "Show what an agent printed",
 		Long: `Show what an agent's process printed. Control characters are taken out, so that
-an agent cannot act on your terminal. With --json each line is one document.`,
+an agent cannot act on your terminal. With --json each line is one document.
+
+How much is kept is limits.logs of the manifest. With -f you are told when the
+agent printed faster than this could be read.`,
 		Example: `  sudo bulkhead logs writer --tail 50
   sudo bulkhead logs writer -f
   sudo bulkhead logs writer --container gateway --json`,
@@ -123,7 +126,10 @@ func (a *app) reopen(ctx context.Context, req wire.LogsRequest, s *logSplitter, 
 			return files, at, err
 		}
 		if known < 0 {
-			fmt.Fprintf(a.err, "bulkhead: %s printed faster than this was read, so the log was rotated past it: lines may be missing here (limits.logs in the manifest says how much is kept)\n", terminal.Line(req.Agent))
+			if err := a.outrun(req.Agent); err != nil {
+				closeAll(now)
+				return files, at, err
+			}
 		}
 	}
 	closeAll(files)
@@ -133,6 +139,16 @@ func (a *app) reopen(ctx context.Context, req wire.LogsRequest, s *logSplitter, 
 		}
 	}
 	return now, at, err
+}
+
+// outrun says that the log went on without us.
+func (a *app) outrun(agent string) error {
+	text := agent + " printed faster than this was read, so the log was rotated past it: lines may be missing here (limits.logs in the manifest says how much is kept)"
+	if a.json {
+		return a.showLine(logLine{Time: time.Now().UTC().Format(time.RFC3339Nano), Stream: "bulkhead", Text: text})
+	}
+	_, err := fmt.Fprintln(a.err, "bulkhead: "+terminal.Line(text))
+	return err
 }
 
 func same(a, b *os.File) bool {

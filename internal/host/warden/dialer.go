@@ -63,9 +63,10 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, fmt.Errorf("warden: %w", err)
 	}
 	defer func() { _ = lf.Close() }()
+	connections := a.Want.Limits.WithDefaults().Connections
 	cf, err := sealed("dialer-config", dialer.Config{
 		Gateway: a.IDs.Gateway(), PinSocket: insidePin + "/pin.sock",
-		Connections: int(a.Want.Limits.WithDefaults().Connections), PerSecond: perSecond(a.Want.Limits.WithDefaults().Connections),
+		Connections: int(connections), PerSecond: perSecond(connections),
 	})
 	if err != nil {
 		return nil, err

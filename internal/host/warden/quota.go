@@ -266,10 +266,17 @@ func (l quotaLayer) Apply(ctx context.Context, a *host.Agent) error {
 // that holds.
 func (l quotaLayer) Inspect(_ context.Context, a *host.Agent) (host.Inspection, error) {
 	var seen []string
+	r, err := l.w.runOf(a)
+	accepted := err == nil && slices.Contains(r.accepted, string(deny.LayerQuota))
 	for _, d := range wantedDisks(a.Place, a.Want) {
 		u, on, err := d.Usage()
 		if err != nil {
 			return host.Inspection{}, err
+		}
+		if !on && accepted {
+			// Nothing of this layer is left to hold; status names it as accepted.
+			seen = append(seen, d.Point+" is a folder of the host's own, without a limit")
+			continue
 		}
 		if !on {
 			return host.Inspection{Witness: fmt.Sprintf("nothing is mounted on %s: what the %s writes has no limit but the host's disk; bulkhead restart %s", d.Point, d.name, a.Place.Name)}, nil
