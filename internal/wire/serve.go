@@ -26,11 +26,11 @@ func Serve(ctx context.Context, ln *net.UnixListener, answer func(context.Contex
 	defer stop()
 	for {
 		c, err := ln.AcceptUnix()
-		if ctx.Err() != nil {
+		if ctx.Err() != nil { // which closed the listener
 			if err == nil {
 				_ = c.Close()
 			}
-			return nil //nolint:nilerr // the listener was closed because ctx ended
+			return nil
 		}
 		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED) {
 			time.Sleep(acceptPause)
