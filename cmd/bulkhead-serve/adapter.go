@@ -13,6 +13,7 @@ import (
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/adapter/server"
+	"bulkhead/internal/passed"
 )
 
 // openTimeout bounds the check and the migrations of a store at its start.
@@ -22,7 +23,7 @@ const openTimeout = 10 * time.Minute
 // listeners' queues hold who connects.
 func runAdapter(ctx context.Context) (err error) {
 	var cfg protocol.Config
-	if err := readConfig(protocol.ConfigFD, &cfg); err != nil {
+	if err := passed.Config(protocol.ConfigFD, maxConfig, &cfg); err != nil {
 		return err
 	}
 	if err := cfg.Check(); err != nil {
@@ -30,7 +31,7 @@ func runAdapter(ctx context.Context) (err error) {
 	}
 	listeners := make([]*net.UnixListener, len(cfg.Listeners))
 	for i := range listeners {
-		if listeners[i], err = listener(protocol.FirstListenerFD + i); err != nil {
+		if listeners[i], err = passed.Listener(protocol.FirstListenerFD + i); err != nil {
 			return fmt.Errorf("the socket of %s: %w", cfg.Listeners[i], err)
 		}
 	}

@@ -20,6 +20,7 @@ const (
 	LayerHost      Layer = "host"      // 0: the floor that doctor checks
 	LayerAccount   Layer = "account"   // 1: one Linux user per agent, and its cell
 	LayerPod       Layer = "pod"       // 2: namespaces, seccomp, Landlock, cgroups
+	LayerQuota     Layer = "quota"     // 2: what one agent may take of the host's disk
 	LayerMessages  Layer = "messages"  // 3a: the adapter
 	LayerKnowledge Layer = "knowledge" // 3b: Markdown vaults
 	LayerEgress    Layer = "egress"    // 4: nftables by id, the guard
@@ -42,6 +43,7 @@ const (
 	NameUnresolved Code = "egress.name_unresolved" // DNS gave no usable address and no earlier answer is good
 	Unreachable    Code = "egress.unreachable"     // allowed, but nothing answered there
 	PinFailed      Code = "egress.pin_failed"      // the kernel did not take the pin; closed
+	TooMany        Code = "egress.too_many"        // as many connections as limits.connections allows
 
 	// Identity: who is calling.
 	BadPeer  Code = "identity.bad_peer"  // the socket's peer id is not the one that owns this socket
@@ -69,7 +71,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
-		NameUnresolved, Unreachable, PinFailed, BadPeer, BadToken, MessageNotAllowed, MessageInvalid, MessageTooLarge,
+		NameUnresolved, Unreachable, PinFailed, TooMany, BadPeer, BadToken, MessageNotAllowed, MessageInvalid, MessageTooLarge,
 		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable, NotOperator, MissingFeature,
 	}
 }
@@ -131,7 +133,7 @@ func (r *Reason) Envelope() Envelope {
 		code, status = "CONFLICT", 409
 	case MessageTooLarge:
 		code, status = "TOO_LARGE", 413
-	case MessageQueueFull, MessageQuota:
+	case TooMany, MessageQueueFull, MessageQuota:
 		code, status = "RATE_LIMITED", 429
 	case MessageUnavailable:
 		code, status = "APP_UNAVAILABLE", 503
