@@ -34,8 +34,10 @@ func TestAnswersOfSend(t *testing.T) {
 		{"the same again", d, 200, []string{`"duplicate":true`, `"channel_sequence_id":1`}},
 		{"the key with another body", strings.Replace(d, `{"a":1}`, `2`, 1), 409, []string{"messages/messages.duplicate_key"}},
 		{"to one who may not be written to", draftTo("carol", `1`), 403, []string{"messages/messages.not_allowed", "possibleFix"}},
-		{"everything wrong at once", `{"idempotency_key":"x","to":"a","channel":"b","type":"Note","priority":"urgent","from":"bob","reply_to_sequence_id":-1}`, 400,
-			[]string{`"idempotency_key"`, `"channel"`, `"type"`, `"priority"`, `"from"`, `"reply_to_sequence_id"`, `"body"`, "VALIDATION_ERROR"}},
+		{
+			"everything wrong at once", `{"idempotency_key":"x","to":"a","channel":"b","type":"Note","priority":"urgent","from":"bob","reply_to_sequence_id":-1}`, 400,
+			[]string{`"idempotency_key"`, `"channel"`, `"type"`, `"priority"`, `"from"`, `"reply_to_sequence_id"`, `"body"`, "VALIDATION_ERROR"},
+		},
 		{"wrong types", `{"idempotency_key":7,"to":[],"type":"note","body":1}`, 400, []string{`"name":"idempotency_key"`, `"name":"to"`}},
 		{"no object", `[1]`, 400, []string{"not a JSON object"}},
 		{"no JSON", `{`, 400, []string{"(body)"}},

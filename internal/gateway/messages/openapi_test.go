@@ -47,25 +47,43 @@ type deliveries struct {
 }
 
 var operations = []operation{
-	{"post", "/v1/messages", "sendMessage", "Send one message. 201: it is on disk. 200: this key was taken before. 202: it is on disk in the outbox.", nil, adapter.Draft{},
-		map[string]any{"201": adapter.SendResult{}, "200": adapter.SendResult{}, "202": Queued{}, "400": nil, "401": nil, "403": nil, "409": nil, "413": nil, "429": nil, "503": nil}},
-	{"post", "/v1/messages:batch", "sendMessages", "Send several messages, each judged on its own.", nil, batch{},
-		map[string]any{"207": Items{}, "400": nil, "401": nil, "413": nil}},
-	{"post", "/v1/messages:receive", "receiveMessages", "Lease messages, and wait for the first. Durations are in nanoseconds.", nil, adapter.ReceiveRequest{},
-		map[string]any{"200": deliveries{}, "400": nil, "401": nil, "429": nil, "503": nil}},
-	{"get", "/v1/messages:stream", "streamMessages", "Deliveries as server-sent events `delivery`, at most max of which are not settled.",
-		[]object{number("max", "query", "1 to 100; 10"), text("channel", "query", "only from this one")}, nil,
-		map[string]any{"200": "text/event-stream", "400": nil, "401": nil}},
+	{
+		"post", "/v1/messages", "sendMessage", "Send one message. 201: it is on disk. 200: this key was taken before. 202: it is on disk in the outbox.", nil,
+		adapter.Draft{},
+		map[string]any{"201": adapter.SendResult{}, "200": adapter.SendResult{}, "202": Queued{}, "400": nil, "401": nil, "403": nil, "409": nil, "413": nil, "429": nil, "503": nil},
+	},
+	{
+		"post", "/v1/messages:batch", "sendMessages", "Send several messages, each judged on its own.", nil,
+		batch{},
+		map[string]any{"207": Items{}, "400": nil, "401": nil, "413": nil},
+	},
+	{
+		"post", "/v1/messages:receive", "receiveMessages", "Lease messages, and wait for the first. Durations are in nanoseconds.", nil,
+		adapter.ReceiveRequest{},
+		map[string]any{"200": deliveries{}, "400": nil, "401": nil, "429": nil, "503": nil},
+	},
+	{
+		"get", "/v1/messages:stream", "streamMessages", "Deliveries as server-sent events `delivery`, at most max of which are not settled.",
+		[]object{number("max", "query", "1 to 100; 10"), text("channel", "query", "only from this one")},
+		nil,
+		map[string]any{"200": "text/event-stream", "400": nil, "401": nil},
+	},
 	{"post", "/v1/messages:ack", "acknowledgeMessages", "End deliveries for good.", nil, Leases{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},
 	{"post", "/v1/messages:refuse", "refuseMessages", "Give deliveries back for a later try.", nil, Refusals{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},
 	{"post", "/v1/messages:extend", "extendLeases", "Keep deliveries for longer.", nil, Leases{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},
 	{"get", "/v1/channels", "listChannels", "What this agent may read or write.", nil, nil, map[string]any{"200": Channels{}, "401": nil, "503": nil}},
-	{"get", "/v1/channels/{channel}/messages", "replayChannel", "Read a channel from a sequence id on.",
-		[]object{text("channel", "path", "channel"), number("from", "query", "the first sequence id; 1"), number("limit", "query", "1 to 1000; 100")}, nil,
-		map[string]any{"200": adapter.Page{}, "400": nil, "401": nil, "403": nil, "503": nil}},
-	{"get", "/v1/channels/{channel}/threads/{sequence}", "readThread", "Read a message and everything that answers it.",
-		[]object{text("channel", "path", "channel"), number("sequence", "path", "of any message of the thread"), number("after", "query", "the last sequence id of the page before"), number("limit", "query", "1 to 1000; 100")}, nil,
-		map[string]any{"200": adapter.Page{}, "400": nil, "401": nil, "403": nil, "503": nil}},
+	{
+		"get", "/v1/channels/{channel}/messages", "replayChannel", "Read a channel from a sequence id on.",
+		[]object{text("channel", "path", "channel"), number("from", "query", "the first sequence id; 1"), number("limit", "query", "1 to 1000; 100")},
+		nil,
+		map[string]any{"200": adapter.Page{}, "400": nil, "401": nil, "403": nil, "503": nil},
+	},
+	{
+		"get", "/v1/channels/{channel}/threads/{sequence}", "readThread", "Read a message and everything that answers it.",
+		[]object{text("channel", "path", "channel"), number("sequence", "path", "of any message of the thread"), number("after", "query", "the last sequence id of the page before"), number("limit", "query", "1 to 1000; 100")},
+		nil,
+		map[string]any{"200": adapter.Page{}, "400": nil, "401": nil, "403": nil, "503": nil},
+	},
 	{"get", "/v1/outbox", "readOutbox", "What waits for the adapter, and what it refused after 202.", nil, nil, map[string]any{"200": Outbox{}, "401": nil}},
 }
 
