@@ -73,7 +73,7 @@ func startGateway(t testing.TB, messages bool) (socket, proxy string, records *l
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to connect under the runtime's id")
 	}
-	dir, err := os.MkdirTemp("/tmp", "gateway")
+	dir, err := os.MkdirTemp("/tmp", "gateway") //nolint:usetesting // others get in, and the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func (a *Agent) Receive(ctx context.Context, _ string, q adapter.ReceiveRequest)
 	}
 	m, err := r.next(ctx)
 	if err != nil && ctx.Err() != nil {
-		go a.abandon(r)
+		go a.abandon(r) // #nosec G118 -- the request is over; the connection's end ends it
 		return nil, err
 	}
 	defer r.end()

@@ -65,10 +65,10 @@ func exit(err error) int {
 		for _, x := range f.envelope.Fields {
 			fmt.Fprintf(os.Stderr, "  %s: %s\n", x.Name, x.Why)
 		}
-		switch {
-		case f.envelope.StatusCode == 400 || f.envelope.StatusCode == 409 || f.envelope.StatusCode == 413:
+		switch f.envelope.StatusCode {
+		case 400, 409, 413:
 			return wire.ExitBadInput
-		case f.envelope.StatusCode == 401 || f.envelope.StatusCode == 403:
+		case 401, 403:
 			return wire.ExitRefused
 		}
 	}
