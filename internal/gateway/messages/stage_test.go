@@ -149,7 +149,7 @@ func (s *stage) Write(b []byte) (int, error) {
 
 func newStage(t testing.TB) *stage {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "m") // short: a socket's path //nolint:usetesting // others get in, and the path of a socket is short
+	dir, err := os.MkdirTemp("", "m") //nolint:usetesting // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}
