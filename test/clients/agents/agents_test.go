@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"bulkhead/internal/engine"
-	"bulkhead/internal/engine/podman"
 	"bulkhead/test/system/stage"
 	"bulkhead/test/system/throwaway"
 )
@@ -35,42 +34,38 @@ var real = []struct {
 }
 
 func TestRealAgentsTakeATurnBehindTheWalls(t *testing.T) {
-	var images []string
 	for _, a := range real {
-		images = append(images, a.name)
-	}
-	bin, option := prepare(t, images...)
-	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-		importImages(t, bin, images...)
-		model := serveModel(t, bin)
-		for _, kind := range []engine.Kind{engine.Cell, engine.Podman} {
-			for _, a := range real {
-				t.Run(string(kind)+"/"+a.name, func(t *testing.T) {
-					if err := podman.Installed(""); kind == engine.Podman && err != nil {
-						t.Skipf("needs rootless Podman: apt-get install podman crun runc: %v", err)
-					}
-					c := example(t, bin, a.name, kind)
-					c.Run(t, "up")
-					defer c.Run(t, "down", "--purge")
-					model()
-					out := execIn(t, c, a.agent, "sh", "/workspace/turn.sh")
-					if !strings.Contains(out, "uid=1000(agent)") || !strings.Contains(out, "shell tool works") || !strings.Contains(out, "FINAL: ") {
-						t.Errorf("its shell tool did not run, or it did not finish:\n%s", out)
-					}
-					asked(t, model(), a.path, a.tool)
-					targets := refused(t, c, a.agent)
-					for _, want := range append([]string{"exfiltrate.example:443"}, a.own...) {
-						if !slices.Contains(targets, want) {
-							t.Errorf("%s is not among the denials: %v", want, targets)
+		t.Run(a.name, func(t *testing.T) {
+			bin, option := prepare(t, a.name)
+			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+				importImages(t, bin, a.name)
+				model := serveModel(t, bin)
+				for _, kind := range []engine.Kind{engine.Cell, engine.Podman} {
+					t.Run(string(kind), func(t *testing.T) {
+						needEngine(t, kind)
+						c := example(t, bin, a.name, kind)
+						c.Run(t, "up")
+						defer c.Run(t, "down", "--purge")
+						model()
+						out := execIn(t, c, a.agent, "sh", "/workspace/turn.sh")
+						if !strings.Contains(out, "uid=1000(agent)") || !strings.Contains(out, "shell tool works") || !strings.Contains(out, "FINAL: ") {
+							t.Errorf("its shell tool did not run, or it did not finish:\n%s", out)
 						}
-					}
-					if a.name == "openclaw" {
-						serves(t, c)
-					}
-				})
-			}
-		}
-	}, option)
+						asked(t, model(), a.path, a.tool)
+						targets := refused(t, c, a.agent)
+						for _, want := range append([]string{"exfiltrate.example:443"}, a.own...) {
+							if !slices.Contains(targets, want) {
+								t.Errorf("%s is not among the denials: %v", want, targets)
+							}
+						}
+						if a.name == "openclaw" {
+							serves(t, c)
+						}
+					})
+				}
+			}, option)
+		})
+	}
 }
 
 // asked says that the agent followed its script of two calls, by the API.

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/image"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
@@ -61,6 +62,16 @@ func importImages(t *testing.T, bin string, images ...string) {
 	t.Helper()
 	for _, name := range images {
 		run(t, filepath.Join(bin, "bulkhead"), "image", "build", "images/"+name+"/image.yaml")
+	}
+}
+
+func needEngine(t *testing.T, kind engine.Kind) {
+	t.Helper()
+	if kind != engine.Podman {
+		return
+	}
+	if err := podman.Installed(""); err != nil {
+		t.Skipf("needs rootless Podman: apt-get install podman crun runc: %v", err)
 	}
 }
 
@@ -150,7 +161,7 @@ func serveModel(t *testing.T, bin string) (log func() []request) {
 	}
 }
 
-// exec runs a command inside an agent, which may take minutes on a busy machine.
+// execIn runs a command inside an agent, which may take minutes on a busy machine.
 func execIn(t *testing.T, c stage.CLI, agent string, argv ...string) string {
 	t.Helper()
 	var out bytes.Buffer

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"bulkhead/internal/engine"
-	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/image"
 	"bulkhead/test/system/stage"
 	"bulkhead/test/system/throwaway"
@@ -137,9 +136,7 @@ func TestAnAgentInstallsAndCompilesThroughAPreset(t *testing.T) {
 		paths := serveRegistry(t, h.Listed.String()+":4873", tarballs)
 		for _, kind := range []engine.Kind{engine.Cell, engine.Podman} {
 			t.Run(string(kind), func(t *testing.T) {
-				if err := podman.Installed(""); kind == engine.Podman && err != nil {
-					t.Skipf("needs rootless Podman: apt-get install podman crun runc: %v", err)
-				}
+				needEngine(t, kind)
 				c := stage.CLI{Bin: bin, Dir: filepath.Join("/srv", string(kind))}
 				if err := os.CopyFS(filepath.Join(c.Dir, "native"), os.DirFS("testdata/native")); err != nil {
 					t.Fatal(err)
