@@ -11,7 +11,9 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -46,14 +48,39 @@ func CacheDir() (string, error) {
 }
 
 // Tar gives the recipe's tar, from the cache or anew. The caller closes it.
-func (b *Builder) Tar(ctx context.Context, r *Recipe) (_ *os.File, err error) {
+func (b *Builder) Tar(ctx context.Context, r *Recipe) (*os.File, error) {
 	digest, err := r.Digest()
 	if err != nil {
 		return nil, err
 	}
+	request, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	return b.tar(ctx, r.Name, digest+".tar", request)
+}
+
+// Layers gives the layers of an image of a registry, from the cache or anew.
+// The caller closes the file. b.Fetch leads to [Pull].
+func (b *Builder) Layers(ctx context.Context, reference string, limits Limits) (*os.File, error) {
+	ref, err := ParseReference(reference)
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	request, err := json.Marshal(pullRequest{Reference: ref.Name(), Bytes: limits.Bytes})
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	hex := strings.TrimPrefix(ref.DigestStr(), "sha256:")
+	return b.tar(ctx, ref.Name(), "pulled-"+hex+"-"+runtime.GOARCH+".tar", request)
+}
+
+// tar gives what the unprivileged process makes of a request, kept under the
+// name as.
+func (b *Builder) tar(ctx context.Context, what, as string, request []byte) (_ *os.File, err error) {
 	if b.Cache != "" {
-		if f := openCached(filepath.Join(b.Cache, digest+".tar")); f != nil {
-			_, _ = fmt.Fprintf(b.Log, "image %s: from the cache (%s)\n", r.Name, f.Name())
+		if f := openCached(filepath.Join(b.Cache, as)); f != nil {
+			_, _ = fmt.Fprintf(b.Log, "image %s: from the cache (%s)\n", what, f.Name())
 			return f, nil
 		}
 	}
@@ -72,13 +99,13 @@ func (b *Builder) Tar(ctx context.Context, r *Recipe) (_ *os.File, err error) {
 			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
 	}()
-	if err := b.fetch(ctx, r, f); err != nil {
+	if err := b.fetch(ctx, what, request, f); err != nil {
 		return nil, err
 	}
 	if b.Cache == "" {
 		err = os.Remove(f.Name()) // lives on as the open file
 	} else {
-		err = os.Rename(f.Name(), filepath.Join(b.Cache, digest+".tar"))
+		err = os.Rename(f.Name(), filepath.Join(b.Cache, as))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
@@ -106,11 +133,7 @@ func openCached(path string) *os.File {
 }
 
 // fetch runs the unprivileged process.
-func (b *Builder) fetch(ctx context.Context, r *Recipe, out *os.File) (err error) {
-	recipe, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("image: %w", err)
-	}
+func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *os.File) (err error) {
 	dir, err := os.MkdirTemp("/var/tmp", "bulkhead-build-") // hundreds of MB: not in memory
 	if err != nil {
 		return fmt.Errorf("image: %w", err)
@@ -119,7 +142,7 @@ func (b *Builder) fetch(ctx context.Context, r *Recipe, out *os.File) (err error
 
 	cmd := exec.CommandContext(ctx, b.Fetch[0], b.Fetch[1:]...) // #nosec G204 -- this program
 	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(recipe), out, b.Log
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), out, b.Log
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir, "TMPDIR=" + dir, "LC_ALL=C.UTF-8"}
 	for _, name := range passed {
@@ -140,7 +163,7 @@ func (b *Builder) fetch(ctx context.Context, r *Recipe, out *os.File) (err error
 		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
 	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("image %s: fetching failed, see above: %w", r.Name, err)
+		return fmt.Errorf("image %s: fetching failed, see above: %w", what, err)
 	}
 	return nil
 }

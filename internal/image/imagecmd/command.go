@@ -1,4 +1,4 @@
-// Package imagecmd is "bulkhead image": build, import, list, rm.
+// Package imagecmd is "bulkhead image": build, pull, import, list, rm.
 package imagecmd
 
 import (
@@ -16,20 +16,23 @@ import (
 	"bulkhead/internal/layout"
 )
 
-// fetchName is the hidden command that this program starts itself with, as an
-// id that owns nothing.
-const fetchName = "fetch-unprivileged"
+// The hidden commands that this program starts itself with, as an id that owns
+// nothing.
+const (
+	fetchName = "fetch-unprivileged"
+	pullName  = "pull-unprivileged"
+)
 
 // Command gives the command with its subcommands, on the store of host.
 func Command(host layout.Host) *cobra.Command {
 	store := image.NewStore(host.Images())
 	c := &cobra.Command{
 		Use:   "image",
-		Short: "Build, import, list and remove the root file systems of agents",
+		Short: "Build, pull, import, list and remove the root file systems of agents",
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(buildCommand(store), importCommand(store), listCommand(store), removeCommand(store), fetchCommand())
+	c.AddCommand(buildCommand(store), pullCommand(store), importCommand(store), listCommand(store), removeCommand(store), fetchCommand(), pullerCommand())
 	return c
 }
 
@@ -48,11 +51,9 @@ under the recipe's digest, and taken from there the next time.`,
 			if err != nil {
 				return err
 			}
-			b := &image.Builder{Fetch: []string{"/proc/self/exe", "image", fetchName}, Log: c.ErrOrStderr()}
-			if !noCache {
-				if b.Cache, err = image.CacheDir(); err != nil {
-					return err
-				}
+			b, err := builder(c, fetchName, noCache)
+			if err != nil {
+				return err
 			}
 			f, err := b.Tar(c.Context(), r)
 			if err != nil {
@@ -78,6 +79,47 @@ under the recipe's digest, and taken from there the next time.`,
 	c.MarkFlagsMutuallyExclusive("fetch-only", "no-cache")
 	c.MarkFlagsMutuallyExclusive("fetch-only", "output")
 	return c
+}
+
+func pullCommand(store *image.Store) *cobra.Command {
+	var noCache bool
+	c := &cobra.Command{
+		Use:   "pull REGISTRY/REPOSITORY@sha256:DIGEST NAME",
+		Short: "Pull an image from a registry by its digest and import it",
+		Long: `Downloads and decompresses the image as an id that owns nothing, and imports its
+layers as root, by the same rules as every import. Only a digest names an image: a
+tag can be moved. Entrypoint, user, environment, volumes and health checks of the
+image are not used; the manifest says what runs. It logs in nowhere.`,
+		Example: `  sudo bulkhead image pull registry.example.com/tools/base@sha256:… base`,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := image.CheckName(args[1]); err != nil {
+				return err
+			}
+			b, err := builder(c, pullName, noCache)
+			if err != nil {
+				return err
+			}
+			f, err := b.Layers(c.Context(), args[0], store.Limits)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = f.Close() }()
+			info, err := store.ImportLayers(args[1], args[0], f)
+			return show(c, info, err)
+		},
+	}
+	c.Flags().BoolVar(&noCache, "no-cache", false, "pull anew and keep nothing")
+	return c
+}
+
+// builder starts this program's hidden command for what comes from outside.
+func builder(c *cobra.Command, hidden string, noCache bool) (b *image.Builder, err error) {
+	b = &image.Builder{Fetch: []string{"/proc/self/exe", "image", hidden}, Log: c.ErrOrStderr()}
+	if !noCache {
+		b.Cache, err = image.CacheDir()
+	}
+	return b, err
 }
 
 // save copies the tar to a file of the caller's.
@@ -114,6 +156,10 @@ func importCommand(store *image.Store) *cobra.Command {
 
 func doImport(c *cobra.Command, store *image.Store, name, source string, in io.Reader) error {
 	info, err := store.Import(name, source, in)
+	return show(c, info, err)
+}
+
+func show(c *cobra.Command, info *image.Info, err error) error {
 	if err != nil {
 		return err
 	}
@@ -170,6 +216,18 @@ func fetchCommand() *cobra.Command {
 		Args:   cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return image.Fetch(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
+		},
+	}
+}
+
+func pullerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:    pullName,
+		Short:  "The unprivileged part of pull",
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return image.Pull(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 }
