@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"syscall"
 	"time"
 )
@@ -29,8 +28,8 @@ var passed = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HT
 
 // Builder makes tars from recipes and keeps them.
 type Builder struct {
-	// Fetch is the command whose body is [Fetch]: this program with the
-	// arguments that lead there.
+	// Fetch is the command whose body is [Fetch], or registry.Pull: the path of
+	// a program, and the argument that leads there.
 	Fetch []string
 	// Cache keeps finished tars, by recipe digest. Empty keeps none.
 	Cache string
@@ -61,18 +60,17 @@ func (b *Builder) Tar(ctx context.Context, r *Recipe) (*os.File, error) {
 }
 
 // Layers gives the layers of an image of a registry, from the cache or anew.
-// The caller closes the file. b.Fetch leads to [Pull].
+// The caller closes the file.
 func (b *Builder) Layers(ctx context.Context, reference string, limits Limits) (*os.File, error) {
-	ref, err := ParseReference(reference)
+	hex, err := ParseReference(reference)
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
 	}
-	request, err := json.Marshal(pullRequest{Reference: ref.Name(), Bytes: limits.Bytes})
+	request, err := json.Marshal(PullRequest{Reference: reference, Bytes: limits.Bytes})
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
 	}
-	hex := strings.TrimPrefix(ref.DigestStr(), "sha256:")
-	return b.tar(ctx, ref.Name(), "pulled-"+hex+"-"+runtime.GOARCH+".tar", request)
+	return b.tar(ctx, reference, "pulled-"+hex+"-"+runtime.GOARCH+".tar", request)
 }
 
 // tar gives what the unprivileged process makes of a request, kept under the
@@ -140,7 +138,14 @@ func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *o
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	cmd := exec.CommandContext(ctx, b.Fetch[0], b.Fetch[1:]...) // #nosec G204 -- this program
+	// By descriptor: the program may lie where only this user can look.
+	program, err := os.Open(b.Fetch[0])
+	if err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	defer func() { _ = program.Close() }()
+	cmd := exec.CommandContext(ctx, "/proc/self/fd/3", b.Fetch[1:]...) // #nosec G204 -- our own program
+	cmd.ExtraFiles = []*os.File{program}
 	cmd.Dir = dir
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), out, b.Log
 	cmd.WaitDelay = 10 * time.Second

@@ -27,8 +27,8 @@ const (
 	opaque   = ".wh..wh..opq" // the folder's whole content of the layers below is gone
 )
 
-// maxLayers is far beyond what builders make (overlayfs stops at 500).
-const maxLayers = 500
+// MaxLayers bounds a pulled image; it is far beyond what builders make (overlayfs stops at 500).
+const MaxLayers = 500
 
 func isWhiteout(name string) bool { return strings.HasPrefix(path.Base(name), whiteout) }
 
@@ -48,8 +48,8 @@ func unpackLayers(root *os.Root, in io.Reader, limits Limits) (Counts, error) {
 		switch {
 		case err != nil:
 			return u.counts, fmt.Errorf("image: not layers: %w", err)
-		case n == 2*maxLayers:
-			return u.counts, fmt.Errorf("image: more than %d layers", maxLayers)
+		case n == 2*MaxLayers:
+			return u.counts, fmt.Errorf("image: more than %d layers", MaxLayers)
 		case h.Name != want || h.Typeflag != tar.TypeReg:
 			return u.counts, fmt.Errorf("image: not layers: %q where %s should be", h.Name, want)
 		case want == layerEntry:
@@ -125,4 +125,50 @@ func (u *unpacker) empty(dir string) error {
 		}
 	}
 	return nil
+}
+
+// WriteLayer writes a layer of size bytes, as [Store.ImportLayers] reads it.
+func WriteLayer(w *tar.Writer, layer io.ReadSeeker, size int64) error {
+	gone, err := whiteoutsOf(layer)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(gone)
+	if err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Name: whiteoutsEntry, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(text))}); err != nil {
+		return err
+	}
+	if _, err := w.Write(text); err != nil {
+		return err
+	}
+	if err := w.WriteHeader(&tar.Header{Name: layerEntry, Typeflag: tar.TypeReg, Mode: 0o600, Size: size}); err != nil {
+		return err
+	}
+	if _, err := layer.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, layer)
+	return err
+}
+
+// whiteoutsOf lists the whiteouts of a layer's tar.
+func whiteoutsOf(layer io.ReadSeeker) ([]string, error) {
+	if _, err := layer.Seek(0, io.SeekStart); err != nil {
+		return nil, err
+	}
+	gone := []string{}
+	for r := tar.NewReader(layer); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return gone, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("not a tar: %w", err)
+		}
+		if isWhiteout(h.Name) {
+			gone = append(gone, h.Name)
+		}
+	}
 }

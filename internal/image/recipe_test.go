@@ -103,3 +103,14 @@ func FuzzParseRecipe(f *testing.F) {
 		}
 	})
 }
+
+func FuzzParseReference(f *testing.F) {
+	f.Add("registry.example:5000/a/b@sha256:" + strings.Repeat("a", 64))
+	f.Add("a@sha512:" + strings.Repeat("a", 128))
+	f.Fuzz(func(t *testing.T, text string) {
+		hex, err := ParseReference(text)
+		if err == nil && (len(hex) != 64 || !strings.HasSuffix(text, "@sha256:"+hex) || strings.ContainsAny(text, " \x00\n")) {
+			t.Errorf("%q is %s", text, hex)
+		}
+	})
+}

@@ -52,7 +52,7 @@ func (s *Store) Import(name, source string, in io.Reader) (*Info, error) {
 	return s.take(name, source, func(root *os.Root) (Counts, error) { return unpack(root, in, s.Limits) })
 }
 
-// ImportLayers is Import for what [Pull] wrote.
+// ImportLayers is Import for layers that [WriteLayer] wrote.
 func (s *Store) ImportLayers(name, source string, in io.Reader) (*Info, error) {
 	return s.take(name, source, func(root *os.Root) (Counts, error) { return unpackLayers(root, in, s.Limits) })
 }

@@ -23,13 +23,6 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == probeArg {
 		os.Exit(fetchProbe())
 	}
-	if len(os.Args) > 1 && os.Args[1] == pullArg {
-		if err := Pull(context.Background(), os.Stdin, os.Stdout, os.Stderr); err != nil {
-			_, _ = fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
 	os.Exit(m.Run())
 }
 

@@ -16,12 +16,9 @@ import (
 	"bulkhead/internal/layout"
 )
 
-// The hidden commands that this program starts itself with, as an id that owns
-// nothing.
-const (
-	fetchName = "fetch-unprivileged"
-	pullName  = "pull-unprivileged"
-)
+// fetcherProgram does what handles bytes of strangers, as an id that owns
+// nothing. It lies beside this one.
+const fetcherProgram = "bulkhead-image"
 
 // Command gives the command with its subcommands, on the store of host.
 func Command(host layout.Host) *cobra.Command {
@@ -32,7 +29,7 @@ func Command(host layout.Host) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(buildCommand(store), pullCommand(store), importCommand(store), listCommand(store), removeCommand(store), fetchCommand(), pullerCommand())
+	c.AddCommand(buildCommand(store), pullCommand(store), importCommand(store), listCommand(store), removeCommand(store))
 	return c
 }
 
@@ -51,7 +48,7 @@ under the recipe's digest, and taken from there the next time.`,
 			if err != nil {
 				return err
 			}
-			b, err := builder(c, fetchName, noCache)
+			b, err := builder(c, "fetch", noCache)
 			if err != nil {
 				return err
 			}
@@ -96,7 +93,7 @@ image are not used; the manifest says what runs. It logs in nowhere.`,
 			if err := image.CheckName(args[1]); err != nil {
 				return err
 			}
-			b, err := builder(c, pullName, noCache)
+			b, err := builder(c, "pull", noCache)
 			if err != nil {
 				return err
 			}
@@ -113,9 +110,17 @@ image are not used; the manifest says what runs. It logs in nowhere.`,
 	return c
 }
 
-// builder starts this program's hidden command for what comes from outside.
-func builder(c *cobra.Command, hidden string, noCache bool) (b *image.Builder, err error) {
-	b = &image.Builder{Fetch: []string{"/proc/self/exe", "image", hidden}, Log: c.ErrOrStderr()}
+// builder starts what does the unprivileged part.
+func builder(c *cobra.Command, part string, noCache bool) (*image.Builder, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	program := filepath.Join(filepath.Dir(self), fetcherProgram)
+	if _, err := os.Stat(program); err != nil {
+		return nil, fmt.Errorf("image: %w: install %s beside %s", err, fetcherProgram, self)
+	}
+	b := &image.Builder{Fetch: []string{program, part}, Log: c.ErrOrStderr()}
 	if !noCache {
 		b.Cache, err = image.CacheDir()
 	}
@@ -204,30 +209,6 @@ func removeCommand(store *image.Store) *cobra.Command {
 				faults = append(faults, store.Remove(name))
 			}
 			return errors.Join(faults...)
-		},
-	}
-}
-
-func fetchCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    fetchName,
-		Short:  "The unprivileged part of build",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return image.Fetch(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
-		},
-	}
-}
-
-func pullerCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    pullName,
-		Short:  "The unprivileged part of pull",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return image.Pull(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 }

@@ -1,4 +1,6 @@
-package image
+// Package registry downloads images from registries, as the unprivileged part
+// of "bulkhead image pull" (package image has the privileged one).
+package registry
 
 import (
 	"archive/tar"
@@ -11,35 +13,17 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/image"
 )
 
-// ParseReference reads REGISTRY/REPOSITORY@sha256:DIGEST. Tags are refused:
-// whoever can move one could change what runs here.
-func ParseReference(text string) (name.Digest, error) {
-	ref, err := name.NewDigest(text, name.StrictValidation)
-	if err != nil {
-		return ref, fmt.Errorf("%.200q is not REGISTRY/REPOSITORY@sha256:DIGEST: %w (a registry shows the digest of a tag: skopeo inspect docker://…)", text, err)
-	}
-	if !strings.HasPrefix(ref.DigestStr(), "sha256:") {
-		return ref, fmt.Errorf("%.200q: only sha256 digests are taken", text)
-	}
-	return ref, nil
-}
-
-// pullRequest travels to the process that pulls, as JSON.
-type pullRequest struct {
-	Reference string `json:"reference"`
-	Bytes     int64  `json:"bytes"` // at most, of all layers together, decompressed
-}
-
 // Pull downloads an image and writes its layers, decompressed, in the form
-// that [Store.ImportLayers] reads. Like [Fetch] it is the body of an
+// that [image.Store.ImportLayers] reads. Like [image.Fetch] it is the body of an
 // unprivileged process, in a folder of its own, and refuses to run as root:
 // decompressing is where bytes of strangers do the most. It logs in nowhere.
 //
@@ -52,11 +36,14 @@ func Pull(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("pull: no_new_privs: %w", err)
 	}
-	var r pullRequest
+	var r image.PullRequest
 	if err := json.NewDecoder(in).Decode(&r); err != nil {
 		return fmt.Errorf("pull: request: %w", err)
 	}
-	ref, err := ParseReference(r.Reference)
+	if _, err := image.ParseReference(r.Reference); err != nil {
+		return fmt.Errorf("pull: %w", err)
+	}
+	ref, err := name.NewDigest(r.Reference, name.StrictValidation)
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
@@ -84,8 +71,8 @@ func writeLayers(img v1.Image, out, log io.Writer, most int64) error {
 	if err != nil {
 		return fmt.Errorf("pull: manifest: %w", err)
 	}
-	if n := len(layers); n > maxLayers || n != len(config.RootFS.DiffIDs) || n != len(manifest.Layers) {
-		return fmt.Errorf("pull: %d layers, %d in the manifest, %d diff ids, at most %d", n, len(manifest.Layers), len(config.RootFS.DiffIDs), maxLayers)
+	if n := len(layers); n > image.MaxLayers || n != len(config.RootFS.DiffIDs) || n != len(manifest.Layers) {
+		return fmt.Errorf("pull: %d layers, %d in the manifest, %d diff ids, at most %d", n, len(manifest.Layers), len(config.RootFS.DiffIDs), image.MaxLayers)
 	}
 	for i, l := range manifest.Layers { // before the library follows a foreign layer's URL
 		if !l.MediaType.IsLayer() || !l.MediaType.IsDistributable() || len(l.URLs) > 0 {
@@ -130,46 +117,5 @@ func writeLayer(w *tar.Writer, l v1.Layer, diffID v1.Hash, most int64) (int64, e
 	if got := hex.EncodeToString(sum.Sum(nil)); diffID.Algorithm != "sha256" || got != diffID.Hex {
 		return 0, fmt.Errorf("its content has the digest sha256:%s, the configuration says %s", got, diffID)
 	}
-	gone, err := whiteoutsOf(f)
-	if err != nil {
-		return 0, err
-	}
-	text, err := json.Marshal(gone)
-	if err != nil {
-		return 0, err
-	}
-	if err := w.WriteHeader(&tar.Header{Name: whiteoutsEntry, Typeflag: tar.TypeReg, Mode: 0o600, Size: int64(len(text))}); err != nil {
-		return 0, err
-	}
-	if _, err := w.Write(text); err != nil {
-		return 0, err
-	}
-	if err := w.WriteHeader(&tar.Header{Name: layerEntry, Typeflag: tar.TypeReg, Mode: 0o600, Size: n}); err != nil {
-		return 0, err
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return 0, err
-	}
-	_, err = io.Copy(w, f)
-	return n, err
-}
-
-// whiteoutsOf lists the whiteouts of a layer's tar.
-func whiteoutsOf(f io.ReadSeeker) ([]string, error) {
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return nil, err
-	}
-	gone := []string{}
-	for r := tar.NewReader(f); ; {
-		h, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return gone, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("not a tar: %w", err)
-		}
-		if isWhiteout(h.Name) {
-			gone = append(gone, h.Name)
-		}
-	}
+	return n, image.WriteLayer(w, f, n)
 }

@@ -1,0 +1,42 @@
+// Command bulkhead-image is the unprivileged part of "bulkhead image": what
+// handles bytes of strangers.
+//
+//	bulkhead-image fetch   gets what a recipe lists
+//	bulkhead-image pull    gets an image of a registry
+//
+// bulkhead starts it as an id that owns nothing, in an empty folder, with the
+// request as JSON on standard input; the answer is a tar on standard output.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/image"
+	"bulkhead/internal/image/registry"
+	"bulkhead/internal/wire"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bulkhead-image:", err)
+		os.Exit(wire.ExitFailed)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	parts := map[string]func(ctx context.Context, in io.Reader, out, log io.Writer) error{"fetch": image.Fetch, "pull": registry.Pull}
+	if len(args) != 1 || parts[args[0]] == nil {
+		return errors.New("usage: bulkhead-image fetch|pull, started by bulkhead image")
+	}
+	return parts[args[0]](ctx, os.Stdin, os.Stdout, os.Stderr)
+}
