@@ -33,6 +33,9 @@ type Builder struct {
 	Fetch []string
 	// Cache keeps finished tars, by recipe digest. Empty keeps none.
 	Cache string
+	// Egress says what the process may reach, as host:port; it is asked when
+	// something is fetched. Everything else has no route (root only: see fetch).
+	Egress func(ctx context.Context) ([]string, error)
 	// Log gets progress.
 	Log io.Writer
 }
@@ -138,6 +141,7 @@ func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *o
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
+	log := &shared{to: b.Log}
 	// By descriptor: the program may lie where only this user can look.
 	program, err := os.Open(b.Fetch[0])
 	if err != nil {
@@ -147,16 +151,14 @@ func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *o
 	cmd := exec.CommandContext(ctx, "/proc/self/fd/3", b.Fetch[1:]...) // #nosec G204 -- our own program
 	cmd.ExtraFiles = []*os.File{program}
 	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), out, b.Log
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), out, log
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir, "TMPDIR=" + dir, "LC_ALL=C.UTF-8"}
-	for _, name := range passed {
-		if v, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+v)
-		}
-	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
-	if os.Geteuid() == 0 {
+	if os.Geteuid() != 0 {
+		_, _ = fmt.Fprintln(b.Log, "image: not root: fetching with your own id, and with the network that it has")
+		cmd.Env = hostEnv(cmd.Env...)
+	} else {
 		if u, err := user.LookupId(strconv.Itoa(BuilderID)); err == nil {
 			return fmt.Errorf("image: id %d belongs to account %s: fetching must run as an id that owns nothing", BuilderID, u.Username)
 		}
@@ -165,9 +167,24 @@ func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *o
 		}
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: BuilderID, Gid: BuilderID}
 		// The kernel ends whatever is left when the fetcher ends.
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
 	}
-	if err := cmd.Run(); err != nil {
+	run := cmd.Run
+	if os.Geteuid() == 0 {
+		w, err := b.build(ctx, program, log)
+		if err != nil {
+			return err
+		}
+		defer w.remove()
+		cmd.Env = append(cmd.Env, w.env()...)
+		for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"} {
+			if v, ok := os.LookupEnv(name); ok {
+				cmd.Env = append(cmd.Env, name+"="+v)
+			}
+		}
+		run = func() error { return w.run(cmd) }
+	}
+	if err := run(); err != nil {
 		return fmt.Errorf("image %s: fetching failed, see above: %w", what, err)
 	}
 	return nil

@@ -2,7 +2,9 @@ package image
 
 import (
 	"fmt"
+	"net"
 	"regexp"
+	"strings"
 )
 
 // referenceRE is REGISTRY/REPOSITORY@sha256:DIGEST; what a registry's name may
@@ -23,4 +25,14 @@ func ParseReference(text string) (hex string, err error) {
 type PullRequest struct {
 	Reference string `json:"reference"`
 	Bytes     int64  `json:"bytes"` // at most, of all layers together, decompressed
+}
+
+// RegistryOf is where a reference's registry listens, as host:port. Plain HTTP
+// is spoken with loopback and private addresses only, by the client's rules.
+func RegistryOf(reference string) string {
+	host, _, _ := strings.Cut(reference, "/")
+	if _, port, err := net.SplitHostPort(host); err == nil && port != "" {
+		return host
+	}
+	return net.JoinHostPort(strings.Trim(host, "[]"), "443")
 }

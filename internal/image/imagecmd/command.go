@@ -2,6 +2,7 @@
 package imagecmd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,6 +15,8 @@ import (
 
 	"bulkhead/internal/image"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/preset"
+	"bulkhead/internal/team"
 )
 
 // fetcherProgram does what handles bytes of strangers, as an id that owns
@@ -52,6 +55,7 @@ under the recipe's digest, and taken from there the next time.`,
 			if err != nil {
 				return err
 			}
+			b.Egress = func(ctx context.Context) ([]string, error) { return registriesOf(ctx, r) }
 			f, err := b.Tar(c.Context(), r)
 			if err != nil {
 				return err
@@ -80,6 +84,7 @@ under the recipe's digest, and taken from there the next time.`,
 
 func pullCommand(store *image.Store) *cobra.Command {
 	var noCache bool
+	var egress []string
 	c := &cobra.Command{
 		Use:   "pull REGISTRY/REPOSITORY@sha256:DIGEST NAME",
 		Short: "Pull an image from a registry by its digest and import it",
@@ -97,6 +102,7 @@ image are not used; the manifest says what runs. It logs in nowhere.`,
 			if err != nil {
 				return err
 			}
+			b.Egress = func(context.Context) ([]string, error) { return append(egress, image.RegistryOf(args[0])), nil }
 			f, err := b.Layers(c.Context(), args[0], store.Limits)
 			if err != nil {
 				return err
@@ -107,7 +113,24 @@ image are not used; the manifest says what runs. It logs in nowhere.`,
 		},
 	}
 	c.Flags().BoolVar(&noCache, "no-cache", false, "pull anew and keep nothing")
+	c.Flags().StringSliceVar(&egress, "egress", nil, "`host:port` that the registry leads to, beside its own (where it keeps blobs or gives out tokens)")
 	return c
+}
+
+// registriesOf are the hosts that a recipe needs, from this host's own clients.
+func registriesOf(ctx context.Context, r *image.Recipe) (egress []string, err error) {
+	var names []string
+	if len(r.Debian) > 0 {
+		names = append(names, team.PresetDebian)
+	}
+	if r.NPM != nil {
+		names = append(names, team.PresetNPM)
+	}
+	of, err := preset.Expand(ctx, names, preset.Client)
+	for _, n := range names {
+		egress = append(egress, of[n]...)
+	}
+	return egress, err
 }
 
 // builder starts what does the unprivileged part.

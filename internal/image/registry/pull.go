@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
+	"net/url"
 	"os"
 	"runtime"
 
@@ -47,11 +49,29 @@ func Pull(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
-	img, err := remote.Image(ref, remote.WithContext(ctx), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
+	way, err := transport()
+	if err != nil {
+		return fmt.Errorf("pull: %w", err)
+	}
+	img, err := remote.Image(ref, remote.WithTransport(way), remote.WithContext(ctx), remote.WithPlatform(v1.Platform{OS: "linux", Architecture: runtime.GOARCH}))
 	if err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
 	return writeLayers(img, out, log, r.Bytes)
+}
+
+// transport goes through the proxy that it was told of, whatever the address:
+// there is no other way.
+func transport() (http.RoundTripper, error) {
+	t := remote.DefaultTransport.(*http.Transport).Clone()
+	if text := os.Getenv("HTTPS_PROXY"); text != "" {
+		proxy, err := url.Parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("HTTPS_PROXY: %w", err)
+		}
+		t.Proxy = http.ProxyURL(proxy)
+	}
+	return t, nil
 }
 
 // writeLayers writes an image's layers, lowest first.

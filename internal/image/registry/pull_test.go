@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -25,6 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"bulkhead/internal/image"
+	"bulkhead/internal/image/wayout"
 )
 
 // pullArg makes this test binary act as the process that pulls.
@@ -37,6 +39,14 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == "wayout" {
+		ln, err := net.FileListener(os.NewFile(4, "listener"))
+		if err == nil {
+			err = wayout.Serve(context.Background(), ln, os.Stdin, os.Stderr)
+		}
+		_, _ = fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	os.Exit(m.Run())
 }
@@ -128,7 +138,8 @@ func pull(t *testing.T, reference string, limits image.Limits) (*image.Store, *i
 	needRoot(t)
 	var log bytes.Buffer
 	s := image.NewStore(filepath.Join(t.TempDir(), "images"))
-	b := &image.Builder{Fetch: []string{"/proc/self/exe", pullArg}, Log: &log}
+	way := func(context.Context) ([]string, error) { return []string{image.RegistryOf(reference)}, nil }
+	b := &image.Builder{Fetch: []string{"/proc/self/exe", pullArg}, Egress: way, Log: &log}
 	f, err := b.Layers(context.Background(), reference, limits)
 	t.Logf("%s", log.String())
 	if err != nil {
