@@ -29,7 +29,7 @@ var real = []struct {
 }{
 	{"claude-code", "coder", "/v1/messages", "Bash", []string{"api.anthropic.com:443"}},
 	{"codex", "coder", "/v1/responses", "exec_command", []string{"chatgpt.com:443", "github.com:443"}},
-	{"openclaw", "worker", "/v1/chat/completions", "exec", []string{"telemetry.openclaw.ai:443"}},
+	{"openclaw", "worker", "/v1/chat/completions", "exec", nil},
 	{"pi", "coder", "/v1/chat/completions", "bash", nil},
 }
 
