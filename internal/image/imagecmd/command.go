@@ -43,7 +43,8 @@ func buildCommand(store *image.Store) *cobra.Command {
 		Use:   "build RECIPE.yaml",
 		Short: "Build an image from a recipe and import it",
 		Long: `Fetches what the recipe lists, as an id that owns nothing, and imports it as
-root. What was fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/bulkhead/images
+root. It can reach the hosts that this host's own apt and npm are configured with,
+and nothing else. What was fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/bulkhead/images
 under the recipe's digest, and taken from there the next time.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
