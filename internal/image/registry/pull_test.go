@@ -86,7 +86,7 @@ func reg(name, body string) file { return file{name, body, 0o644} }
 
 func imageOf(t *testing.T, layers ...[]byte) v1.Image {
 	t.Helper()
-	img := v1.Image(empty.Image)
+	img := empty.Image
 	for _, body := range layers {
 		l, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(body)), nil })
 		if err != nil {

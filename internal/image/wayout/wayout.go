@@ -141,7 +141,7 @@ func tunnel(ctx context.Context, c net.Conn, target string, user *url.Userinfo) 
 		return err
 	}
 	// One byte at a time: what follows the answer is the target's.
-	answer, err := http.ReadResponse(bufio.NewReaderSize(oneByte{c}, 16), r)
+	answer, err := http.ReadResponse(bufio.NewReaderSize(oneByte{c}, 16), r) //nolint:bodyclose // what follows this answer is the tunnel, and the caller's
 	if err != nil {
 		return fmt.Errorf("the host's proxy: %w", err)
 	}

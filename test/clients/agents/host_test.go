@@ -119,7 +119,7 @@ func serveModel(t *testing.T, bin string) (log func() []request) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "model.jsonl")
 	var said bytes.Buffer
-	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "scripted-model"), "-listen", modelAddress, "-log", file)
+	cmd := exec.Command(filepath.Join(bin, "scripted-model"), "-listen", modelAddress, "-log", file) // not t.Context: it ends before Cleanup
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
