@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // npmRoot is where npm packages go.
@@ -33,9 +31,8 @@ func Fetch(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if os.Geteuid() == 0 {
 		return errors.New("fetch: refuses to run as root: it unpacks what strangers wrote")
 	}
-	// So that nothing it unpacks can gain anything by a setuid program.
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("fetch: no_new_privs: %w", err)
+	if err := NoNewPrivileges(); err != nil {
+		return fmt.Errorf("fetch: %w", err)
 	}
 	var r Recipe
 	if err := json.NewDecoder(in).Decode(&r); err != nil {

@@ -19,7 +19,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
-	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/image"
 )
@@ -35,8 +34,8 @@ func Pull(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if os.Geteuid() == 0 {
 		return errors.New("pull: refuses to run as root: it unpacks what strangers wrote")
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("pull: no_new_privs: %w", err)
+	if err := image.NoNewPrivileges(); err != nil {
+		return fmt.Errorf("pull: %w", err)
 	}
 	var r image.PullRequest
 	if err := json.NewDecoder(in).Decode(&r); err != nil {

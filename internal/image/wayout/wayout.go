@@ -25,7 +25,6 @@ import (
 	"time"
 
 	"golang.org/x/net/http/httpproxy"
-	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
@@ -44,8 +43,8 @@ func Serve(ctx context.Context, ln net.Listener, in io.Reader, log io.Writer) er
 	if os.Geteuid() == 0 {
 		return errors.New("wayout: refuses to run as root: it reads what strangers wrote")
 	}
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("wayout: no_new_privs: %w", err)
+	if err := image.NoNewPrivileges(); err != nil {
+		return fmt.Errorf("wayout: %w", err)
 	}
 	var r image.WayOutRequest
 	if err := json.NewDecoder(in).Decode(&r); err != nil {
