@@ -97,7 +97,7 @@ func Open(ctx context.Context, c Config) (*Adapter, error) {
 	if a.lock, err = lockStore(c.Path); err != nil {
 		return nil, err
 	}
-	if err := a.open(ctx, c.Policy); err != nil {
+	if err := a.open(ctx, c.Policy.clone()); err != nil {
 		_ = a.lock.Close()
 		return nil, fmt.Errorf("message store %s: %w", c.Path, err)
 	}

@@ -13,6 +13,7 @@ func (a *Adapter) SetPolicy(ctx context.Context, p Policy) error {
 	if err := p.check(); err != nil {
 		return err
 	}
+	p = p.clone()
 	return a.do(ctx, &op{cost: 1, run: func(t *txn) {
 		t.after = append(t.after, func() {
 			a.core.policy = p

@@ -29,6 +29,20 @@ type AgentPolicy struct {
 // DefaultBytes is the byte quota of a sender: 64 MiB.
 const DefaultBytes = 64 << 20
 
+// clone makes the policy independent of its giver.
+func (p *Policy) clone() Policy {
+	out := *p
+	out.Agents, out.Channels = map[string]AgentPolicy{}, map[string][]string{}
+	for name, a := range p.Agents {
+		a.To, a.Critical = slices.Clone(a.To), slices.Clone(a.Critical)
+		out.Agents[name] = a
+	}
+	for name, members := range p.Channels {
+		out.Channels[name] = slices.Clone(members)
+	}
+	return out
+}
+
 // check refuses a policy whose names could be taken for something else.
 func (p *Policy) check() error {
 	for name := range p.Agents {
