@@ -60,10 +60,11 @@ func (c *core) channelsByID() map[int64]*channel {
 func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
 	channels := c.channelsByID()
 	records := map[int64]*record{}
-	return c.db.query(`SELECT d.message, d.recipient, d.attempts, d.nonce, d.until, d.span, d.reason,
+	// In the order of messages, so that each page is read once.
+	return c.db.query(`WITH d AS MATERIALIZED (SELECT * FROM delivery INDEXED BY delivery_pending WHERE state = 0 ORDER BY message)
+		SELECT d.message, d.recipient, d.attempts, d.nonce, d.until, d.span, d.reason,
 			m.channel, m.seq, m.time, m.sender, m.key, m.type, m.priority, m.reply, m.root, length(m.body)
-		FROM delivery AS d INDEXED BY delivery_pending JOIN message AS m ON m.id = d.message
-		WHERE d.state = 0 ORDER BY d.recipient, d.message`, func(row []driver.Value) error {
+		FROM d CROSS JOIN message AS m ON m.id = d.message ORDER BY d.message`, func(row []driver.Value) error {
 		r := records[integer(row[0])]
 		if r == nil {
 			r = &record{
