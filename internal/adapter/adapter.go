@@ -107,6 +107,9 @@ func Open(ctx context.Context, c Config) (*Adapter, error) {
 }
 
 func (a *Adapter) open(ctx context.Context, p Policy) error {
+	if err := private(a.path); err != nil {
+		return err
+	}
 	db, err := a.dialect.writer(a.path)
 	if err != nil {
 		return err
@@ -173,4 +176,14 @@ func lockStore(path string) (*os.File, error) {
 		return nil, fmt.Errorf("the message store %s is in use by another process (%w): stop that adapter first", path, err)
 	}
 	return f, nil
+}
+
+// private makes a file that nobody else may read, when there is none. SQLite
+// takes an empty one for a new database and gives its log the same mode.
+func private(path string) error {
+	f, err := os.OpenFile(filepath.Clean(path), os.O_CREATE|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
 }

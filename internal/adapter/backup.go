@@ -21,6 +21,9 @@ func (a *Adapter) Backup(ctx context.Context, path string) error {
 	if err := os.Remove(part); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("backup to %s: %w", path, err)
 	}
+	if err := private(part); err != nil {
+		return fmt.Errorf("backup to %s: %w", path, err)
+	}
 	err := a.read(ctx, "", func(c *conn) error {
 		if err := c.exec("PRAGMA query_only = OFF"); err != nil { // VACUUM INTO counts as writing
 			return err

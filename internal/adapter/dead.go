@@ -21,9 +21,9 @@ func (t *txn) give(e *entry, reason string) {
 	t.deaths = append(t.deaths, d)
 	e.queue.dead++
 	t.counts.Dead++
-	t.log.Warn("message became a dead letter", "dead_letter", d.id, "recipient", e.queue.name, "sender", t.names[e.sender],
-		"channel", e.channel.name, "channel_sequence_id", e.seq, "type", string(e.typ), "attempts", e.attempts, "reason", reason)
-	if !d.told {
-		t.tell(e, d)
+	if d.told { // a notice: nobody else is told of it
+		t.log.Warn("notice became a dead letter", "dead_letter", d.id, "recipient", e.queue.name, "channel_sequence_id", e.seq, "reason", reason)
+		return
 	}
+	t.tell(e, d)
 }

@@ -72,6 +72,8 @@ func (t *txn) notify() {
 			t.fail(err)
 			return
 		}
+		t.log.Warn("messages became dead letters", "sender", t.names[sender], "count", n, "waiting", len(u.failures),
+			"first", told[0].DeadLetter, "recipient", told[0].Recipient, "reason", told[0].Reason)
 		t.notice(t.names[sender], DeliveryFailed, body)
 		t.notice(t.policy.Orchestrator, DeadLettered, body)
 		t.flush() // the dead letters have to be there to be marked

@@ -77,6 +77,9 @@ func (r *RepairReport) salvage(ctx context.Context, d dialect, from, to string) 
 	if err != nil || id != applicationID {
 		return fmt.Errorf("it is no message store, or its first page is lost (%w); restore a backup", errors.Join(err, fmt.Errorf("application_id %#x", id)))
 	}
+	if err := private(to); err != nil {
+		return err
+	}
 	out, err := d.with(to, []string{"PRAGMA journal_mode = DELETE", "PRAGMA synchronous = FULL"})
 	if err != nil {
 		return err

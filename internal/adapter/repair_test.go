@@ -122,6 +122,9 @@ func TestABackupIsWholeWhileSendingGoesOn(t *testing.T) {
 	if err := s.Backup(t.Context(), to); err == nil {
 		t.Error("a backup was overwritten")
 	}
+	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("the backup has mode %v, %v", info.Mode(), err)
+	}
 	c := s.Config
 	c.Path = to
 	a, err := Open(t.Context(), c)

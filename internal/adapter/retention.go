@@ -8,6 +8,7 @@ import (
 )
 
 const (
+	tendFirst  = time.Minute
 	tendEvery  = time.Hour
 	pruneBatch = 500 // messages in one transaction, so that nobody waits for it
 	// clockDoubt is how much the wall clock may run ahead of the monotonic one
@@ -20,7 +21,8 @@ func (a *Adapter) tend() {
 	ctx, cancel := context.WithCancel(context.Background())
 	a.others.Go(func() { <-a.stop; cancel() })
 	wall, mono := a.clock(), a.mono()
-	for a.sleep(tendEvery) {
+	// Soon after the start, too, for an adapter that is restarted every day.
+	for wait := tendFirst; a.sleep(wait); wait = tendEvery {
 		if jump := a.clock().Sub(wall) - (a.mono() - mono); jump > clockDoubt {
 			a.log.Error("the wall clock jumped ahead; nothing is pruned until the adapter is started anew", "by", jump)
 			continue
