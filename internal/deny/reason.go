@@ -118,8 +118,8 @@ type Envelope struct {
 
 // Envelope turns the denial into the error body of the agents' API. The HTTP
 // status is 403 for everything an agent could not mend by trying again, 401
-// for identity and 502 where the far side failed; docs/contracts/deny.md has
-// one for every code.
+// for identity, 429 for what is bounded in number and 502 where the far side
+// failed; docs/contracts/deny.md has one for every code.
 func (r *Reason) Envelope() Envelope {
 	code, status := "PERMISSION_DENIED", 403
 	switch r.Code {
