@@ -35,7 +35,7 @@ const (
 type Server struct {
 	cfg    Config
 	token  [sha256.Size]byte
-	log    *log
+	log    *record.Log
 	dialer *dialer.Client
 	proxy  *proxy.Proxy
 	health *health
@@ -62,12 +62,12 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 		return err
 	}
 	s := &Server{
-		cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), log: newLog(cfg.Team, cfg.Agent, out),
+		cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), log: record.NewLog(cfg.Team, out),
 		dialer: dialer.NewClient(cfg.DialerSocket), peers: make(chan struct{}, maxPeers),
 	}
 	s.grants = newGrants(&cfg)
 	s.proxy = proxy.New(proxy.Config{
-		Policy: s.grants.policy, Record: s.log.add, MaxConnections: cfg.MaxConnections,
+		Policy: s.grants.policy, Record: s.record, MaxConnections: cfg.MaxConnections,
 		Dial: func(ctx context.Context, host string, port uint16) (net.Conn, error) {
 			if reason := s.grants.use(host, port); reason != nil {
 				return nil, reason
@@ -79,13 +79,13 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 	s.health = newHealth(s)
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
-	defer s.log.flush()
+	defer s.log.Flush() // what was decided while everything ended
 	defer func() { _ = s.dialer.Close() }()
 	defer work.Wait()
 	defer func() { _ = s.proxy.Close() }()
 	defer func() { _ = s.health.close() }()
 	defer cancel()
-	work.Go(func() { s.flushing(ctx) })
+	work.Go(func() { s.log.Run(ctx) })
 	if cfg.GrantsListener != nil {
 		work.Go(func() { s.grants.serve(ctx, cfg.GrantsListener) })
 	}
@@ -118,23 +118,15 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 	}
 }
 
-func (s *Server) flushing(ctx context.Context) {
-	t := time.NewTicker(fold)
-	defer t.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-t.C:
-			s.log.flush()
-		}
-	}
+// record writes a decision about egress.
+func (s *Server) record(target string, v record.Verdict, r *deny.Reason) {
+	s.log.Add(s.cfg.Agent, record.Egress, target, v, r)
 }
 
 func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	peer, err := identity.PeerOf(c)
 	if err != nil || peer.UID != s.cfg.RuntimeID || peer.UID == identity.Overflow {
-		s.log.add("gateway.sock", record.Denied, &deny.Reason{
+		s.record("gateway.sock", record.Denied, &deny.Reason{
 			Layer: deny.LayerPod, Code: deny.BadPeer, What: "gateway.sock", Why: fmt.Sprintf("id %d connected, not the runtime's %d", peer.UID, s.cfg.RuntimeID),
 			Mend: "nothing: only the agent's own runtime may speak to its gateway",
 		})
@@ -224,7 +216,7 @@ func (s *Server) listen(ctx context.Context, m wire.Message, files []*os.File, w
 			Layer: deny.LayerPod, Code: deny.BadToken, What: "gateway.sock", Why: "the token is not this runtime's",
 			Mend: "nothing: the shim is given the right token by the warden",
 		}
-		s.log.add("gateway.sock", record.Denied, r)
+		s.record("gateway.sock", record.Denied, r)
 		return nil, r
 	}
 	if len(files) != len(q.Listeners) || len(files) == 0 {

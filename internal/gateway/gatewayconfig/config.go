@@ -39,6 +39,14 @@ type Config struct {
 	// DialerSocket is the path, as the gateway sees it, of
 	// layout.Agent.DialerSocket.
 	DialerSocket string `json:"dialerSocket"`
+	// AdapterSocket is the path, as the gateway sees it, of the agent's own
+	// socket at the team's adapter, and AdapterToken what it is opened with.
+	// Empty: the agent has no messages.
+	AdapterSocket string `json:"adapterSocket,omitempty"`
+	AdapterToken  string `json:"adapterToken,omitempty"`
+	// Data is the path, as the gateway sees it, of layout.Agent.Data. The
+	// outbox lies in it.
+	Data string `json:"data,omitempty"`
 	// MaxConnections bounds concurrent connections of the runtime; zero: 512.
 	MaxConnections int `json:"maxConnections,omitempty"`
 }
@@ -53,6 +61,8 @@ func (c *Config) Check() error {
 		return errors.New("gateway: the config must give team, agent and dialerSocket")
 	case len(c.Token) < minToken:
 		return fmt.Errorf("gateway: the token is shorter than %d characters", minToken)
+	case c.AdapterSocket != "" && (len(c.AdapterToken) < minToken || c.Data == ""):
+		return fmt.Errorf("gateway: messages need data, and an adapterToken of at least %d characters", minToken)
 	case c.RuntimeID == identity.Overflow:
 		return errors.New("gateway: runtimeID is the overflow id, which stands for anybody")
 	}

@@ -1,4 +1,4 @@
-package gateway
+package record
 
 import (
 	"bytes"
@@ -8,26 +8,25 @@ import (
 	"testing"
 
 	"bulkhead/internal/deny"
-	"bulkhead/internal/record"
 )
 
 func TestRepeatsMakeOneMoreLine(t *testing.T) {
 	var out bytes.Buffer
-	l := newLog("t", "writer", &out)
+	l := NewLog("t", &out)
 	no := &deny.Reason{Layer: deny.LayerEgress, Code: deny.NotListed, What: "evil.example:443", Why: "w", Mend: "m"}
 	for range 5 {
-		l.add("evil.example:443", record.Denied, no)
-		l.add("api.example.com:443", record.Allowed, nil)
+		l.Add("writer", Egress, "evil.example:443", Denied, no)
+		l.Add("writer", Egress, "api.example.com:443", Allowed, nil)
 	}
-	l.flush()
-	l.flush() // nothing happened since: no line
+	l.Flush()
+	l.Flush() // nothing happened since: no line
 	var got []string
 	for line := range strings.Lines(out.String()) {
-		var r record.Record
+		var r Record
 		if err := json.Unmarshal([]byte(line), &r); err != nil {
 			t.Fatal(err)
 		}
-		if r.Team != "t" || r.Agent != "writer" || r.Kind != record.Egress || r.Time.IsZero() || (r.Verdict == record.Denied) != (r.Reason != nil) {
+		if r.Team != "t" || r.Agent != "writer" || r.Kind != Egress || r.Time.IsZero() || (r.Verdict == Denied) != (r.Reason != nil) {
 			t.Fatalf("%+v", r)
 		}
 		got = append(got, string(r.Verdict)+" "+r.Target+" "+strconv.FormatUint(r.Count, 10))
@@ -40,11 +39,11 @@ func TestRepeatsMakeOneMoreLine(t *testing.T) {
 
 func TestEndlessNamesDoNotFillTheLog(t *testing.T) {
 	var out bytes.Buffer
-	l := newLog("t", "writer", &out)
+	l := NewLog("t", &out)
 	for i := range 10_000 {
-		l.add(strconv.Itoa(i)+".evil.example:443", record.Denied, &deny.Reason{Code: deny.NotListed})
+		l.Add("writer", Egress, strconv.Itoa(i)+".evil.example:443", Denied, &deny.Reason{Code: deny.NotListed})
 	}
-	l.flush()
+	l.Flush()
 	lines := strings.Count(out.String(), "\n")
 	if lines > maxLines+2 || !strings.Contains(out.String(), `"target":"(others)","count":9743`) {
 		t.Fatalf("%d lines, or the rest was not counted", lines)

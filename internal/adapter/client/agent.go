@@ -1,0 +1,186 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/protocol"
+)
+
+// Agent is an adapter.Service for the one agent that the socket and the token
+// belong to. The names in calls are not sent: the adapter knows the caller.
+type Agent struct{ *conn }
+
+var _ adapter.Service = (*Agent)(nil)
+
+// Dial connects to an agent's socket. A wrong token is a *deny.Reason.
+func Dial(ctx context.Context, socket, token string) (*Agent, error) {
+	if token == "" {
+		return nil, errors.New("adapter: no token")
+	}
+	c, err := dial(ctx, socket, token)
+	if err != nil {
+		return nil, err
+	}
+	return &Agent{c}, nil
+}
+
+// frameBudget is how much of a frame the drafts of one request may fill.
+const frameBudget = 3 << 20
+
+// Send sends drafts, in as many requests as their size needs, in order.
+func (a *Agent) Send(ctx context.Context, _ string, drafts []adapter.Draft) []adapter.SendResult {
+	out := make([]adapter.SendResult, 0, len(drafts))
+	for len(drafts) > 0 {
+		n, size := 0, 0
+		for n < len(drafts) && n < adapter.MaxBatch && (n == 0 || size+len(drafts[n].Body) <= frameBudget) {
+			size += len(drafts[n].Body) + 512
+			n++
+		}
+		out = append(out, a.send(ctx, drafts[:n])...)
+		drafts = drafts[n:]
+	}
+	return out
+}
+
+func (a *Agent) send(ctx context.Context, drafts []adapter.Draft) []adapter.SendResult {
+	out := make([]adapter.SendResult, len(drafts))
+	fail := func(err error) []adapter.SendResult {
+		for i := range out {
+			out[i] = adapter.SendResult{Err: err}
+		}
+		return out
+	}
+	for i := range drafts {
+		if !json.Valid(drafts[i].Body) {
+			return fail(fmt.Errorf("adapter: draft %d of %d: the body is not JSON", i+1, len(drafts)))
+		}
+	}
+	var sent protocol.Sent
+	err := a.ask(ctx, protocol.VerbSend, func(b []byte) []byte { return protocol.AppendDrafts(b, drafts) }, protocol.VerbSent, &sent)
+	if err == nil && len(sent.Results) != len(drafts) {
+		err = fmt.Errorf("adapter: %d results for %d drafts", len(sent.Results), len(drafts))
+	}
+	if err != nil {
+		return fail(err)
+	}
+	for i, r := range sent.Results {
+		out[i] = r.SendResult
+		out[i].Err = r.Refused.Err()
+	}
+	return out
+}
+
+// Receive leases messages. When ctx ends while it waits, nothing is leased, or
+// what just was is given back.
+func (a *Agent) Receive(ctx context.Context, _ string, q adapter.ReceiveRequest) ([]adapter.Delivery, error) {
+	r, err := a.start(protocol.VerbReceive, protocol.Body(q))
+	if err != nil {
+		return nil, err
+	}
+	m, err := r.next(ctx)
+	if err != nil && ctx.Err() != nil {
+		go a.abandon(r)
+		return nil, err
+	}
+	defer r.end()
+	var all []adapter.Delivery
+	for {
+		if err != nil {
+			return nil, err
+		}
+		var part protocol.Deliveries
+		if err := expect(m, protocol.VerbDeliveries, &part); err != nil {
+			return nil, err
+		}
+		all = append(all, part.Deliveries...)
+		if !part.More {
+			return all, nil
+		}
+		m, err = r.next(context.WithoutCancel(ctx)) // they are leased: take them
+	}
+}
+
+// abandon ends the wait of a receive that nobody waits for any more.
+func (a *Agent) abandon(r *call) {
+	defer r.end()
+	_ = a.c.Write(0, protocol.VerbCancel, protocol.Body(protocol.Cancel{ID: r.id}))
+	for {
+		m, err := r.next(context.Background()) // the connection's end ends it
+		if err != nil {
+			return
+		}
+		var part protocol.Deliveries
+		if expect(m, protocol.VerbDeliveries, &part) != nil {
+			return
+		}
+		back := make([]adapter.Refusal, len(part.Deliveries))
+		for i, d := range part.Deliveries {
+			back[i] = adapter.Refusal{Lease: d.Lease, Delay: time.Millisecond, Reason: "the receiver went away before it was delivered"}
+		}
+		if len(back) > 0 {
+			_ = a.Refuse(context.Background(), "", back)
+		}
+		if !part.More {
+			return
+		}
+	}
+}
+
+// Ack ends deliveries.
+func (a *Agent) Ack(ctx context.Context, _ string, leases []string) []error {
+	return a.settle(ctx, protocol.VerbAck, protocol.Leases{Leases: leases}, len(leases))
+}
+
+// Refuse gives deliveries back.
+func (a *Agent) Refuse(ctx context.Context, _ string, q []adapter.Refusal) []error {
+	return a.settle(ctx, protocol.VerbRefuse, protocol.Refuse{Refusals: q}, len(q))
+}
+
+// Extend keeps deliveries for longer.
+func (a *Agent) Extend(ctx context.Context, _ string, leases []string, d time.Duration) []error {
+	return a.settle(ctx, protocol.VerbExtend, protocol.Leases{Leases: leases, Duration: d}, len(leases))
+}
+
+func (a *Agent) settle(ctx context.Context, verb string, body any, n int) []error {
+	out := make([]error, n)
+	if n == 0 {
+		return out
+	}
+	var s protocol.Settled
+	err := a.ask(ctx, verb, protocol.Body(body), protocol.VerbSettled, &s)
+	if err == nil && len(s.Results) != n {
+		err = fmt.Errorf("adapter: %d answers for %d leases", len(s.Results), n)
+	}
+	for i := range out {
+		if out[i] = err; err == nil {
+			out[i] = s.Results[i].Err()
+		}
+	}
+	return out
+}
+
+// Thread reads a thread.
+func (a *Agent) Thread(ctx context.Context, _ string, q adapter.ThreadRequest) (adapter.Page, error) {
+	var p adapter.Page
+	err := a.ask(ctx, protocol.VerbThread, protocol.Body(q), protocol.VerbPage, &p)
+	return p, err
+}
+
+// Replay reads a channel.
+func (a *Agent) Replay(ctx context.Context, _ string, q adapter.ReplayRequest) (adapter.Page, error) {
+	var p adapter.Page
+	err := a.ask(ctx, protocol.VerbReplay, protocol.Body(q), protocol.VerbPage, &p)
+	return p, err
+}
+
+// Channels lists channels.
+func (a *Agent) Channels(ctx context.Context, _ string) ([]adapter.ChannelState, error) {
+	var l protocol.Channels
+	err := a.ask(ctx, protocol.VerbChannels, protocol.Body(struct{}{}), protocol.VerbChannelList, &l)
+	return l.Channels, err
+}

@@ -1,0 +1,182 @@
+package protocol
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"sync"
+
+	"bulkhead/internal/wire"
+)
+
+// Conn is the pipelined part of a connection: what hello and auth were said
+// over goes on as buffered frames, so that many small ones cost few system
+// calls. Write may be called from many goroutines, Read from one at a time.
+type Conn struct {
+	c *net.UnixConn
+	r *bufio.Reader
+
+	mu      sync.Mutex
+	wake    *sync.Cond // the writer sleeps on it, and Write when pending is full
+	pending []byte     // whole frames that wait
+	spare   []byte
+	err     error
+	closed  bool
+	done    chan struct{}
+}
+
+// maxPending is when Write begins to wait for a peer that does not read.
+const maxPending = 2 * wire.MaxFrame
+
+// NewConn takes ownership of a connection whose peers have greeted.
+func NewConn(c *wire.Conn) *Conn {
+	u := c.Unix()
+	out := &Conn{c: u, r: bufio.NewReaderSize(u, 64<<10), done: make(chan struct{})}
+	out.wake = sync.NewCond(&out.mu)
+	go out.flush()
+	return out
+}
+
+// Close ends the connection and its writer. What Write had taken and the
+// kernel not is lost.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.wake.Broadcast()
+	c.mu.Unlock()
+	err := c.c.Close()
+	<-c.done
+	return err
+}
+
+// Write queues one frame around a body that is JSON already. body appends it.
+func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for len(c.pending) > maxPending && c.err == nil && !c.closed {
+		c.wake.Wait()
+	}
+	if c.err != nil {
+		return c.err
+	}
+	if c.closed {
+		return net.ErrClosed
+	}
+	start := len(c.pending)
+	b := append(c.pending, 0, 0, 0, 0)
+	b = append(b, `{"id":`...)
+	b = strconv.AppendUint(b, id, 10)
+	b = append(b, `,"verb":"`...)
+	b = append(b, verb...)
+	b = append(b, `","body":`...)
+	b = body(b)
+	b = append(b, '}')
+	n := len(b) - start - 4
+	if n > wire.MaxFrame {
+		c.pending = b[:start]
+		return fmt.Errorf("%w: %s is %d bytes, more than %d", wire.ErrFrame, verb, n, wire.MaxFrame)
+	}
+	binary.BigEndian.PutUint32(b[start:], uint32(n)) // #nosec G115 -- bounded by MaxFrame above
+	c.pending = b
+	if start == 0 {
+		c.wake.Broadcast()
+	}
+	return nil
+}
+
+// flush writes what is pending, all of it at once, until Close.
+func (c *Conn) flush() {
+	defer close(c.done)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		for len(c.pending) == 0 && !c.closed {
+			c.wake.Wait()
+		}
+		if c.closed {
+			return
+		}
+		out := c.pending
+		c.pending = c.spare[:0]
+		c.mu.Unlock()
+		_, err := c.c.Write(out)
+		c.mu.Lock()
+		if c.spare = nil; cap(out) <= 1<<20 { // a burst's buffer is not kept for ever
+			c.spare = out
+		}
+		c.wake.Broadcast()
+		if err != nil {
+			c.err = fmt.Errorf("adapter: %w", err)
+			return
+		}
+	}
+}
+
+// Read gives the next frame; its body is the caller's.
+func (c *Conn) Read() (wire.Message, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(c.r, head[:]); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			err = fmt.Errorf("%w: %w", wire.ErrFrame, err)
+		}
+		return wire.Message{}, err
+	}
+	n := binary.BigEndian.Uint32(head[:])
+	if n > wire.MaxFrame {
+		return wire.Message{}, fmt.Errorf("%w: length %d is more than %d", wire.ErrFrame, n, wire.MaxFrame)
+	}
+	payload := make([]byte, n)
+	if _, err := io.ReadFull(c.r, payload); err != nil {
+		return wire.Message{}, fmt.Errorf("%w: ended inside a frame of %d bytes: %w", wire.ErrFrame, n, err)
+	}
+	return Decode(payload)
+}
+
+// Decode parses a frame's JSON. One in the form that Write makes is cut apart
+// without being parsed: its body is, when somebody decodes that, and a frame is
+// JSON when its body is.
+func Decode(payload []byte) (wire.Message, error) {
+	if m, ok := cut(payload); ok {
+		return m, nil
+	}
+	return wire.Decode(payload)
+}
+
+func cut(p []byte) (m wire.Message, ok bool) {
+	p, ok = bytes.CutPrefix(p, []byte(`{"id":`))
+	if !ok {
+		return m, false
+	}
+	i := 0
+	for i < len(p) && i < 20 && p[i] >= '0' && p[i] <= '9' {
+		i++
+	}
+	id, err := strconv.ParseUint(string(p[:i]), 10, 64)
+	if err != nil || i > 1 && p[0] == '0' {
+		return m, false
+	}
+	if p, ok = bytes.CutPrefix(p[i:], []byte(`,"verb":"`)); !ok {
+		return m, false
+	}
+	i = 0
+	for i < len(p) && i < 32 && (p[i] >= 'a' && p[i] <= 'z' || p[i] == '_') {
+		i++
+	}
+	if i == 0 {
+		return m, false
+	}
+	m.ID, m.Verb = id, string(p[:i])
+	if p, ok = bytes.CutPrefix(p[i:], []byte(`","body":`)); !ok {
+		return wire.Message{}, false
+	}
+	if p, ok = bytes.CutSuffix(p, []byte{'}'}); !ok {
+		return wire.Message{}, false
+	}
+	m.Body = p
+	return m, true
+}

@@ -1,0 +1,119 @@
+package record
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+
+	"bulkhead/internal/deny"
+)
+
+// Limits of the log.
+const (
+	fold       = time.Minute // repeats within it make one line
+	maxLines   = 256         // distinct lines of one agent per fold; a runtime can ask for endless names
+	maxTarget  = 512         // bytes
+	othersName = "(others)"
+)
+
+// Log writes one line per distinct decision: the first at once, its repeats
+// folded into one more line with their count, each minute and at the end.
+type Log struct {
+	team string
+
+	mu    sync.Mutex
+	out   *json.Encoder
+	seen  map[key]*Record
+	lines map[string]int // of each agent in seen
+	now   func() time.Time
+}
+
+type key struct {
+	agent   string
+	kind    Kind
+	target  string
+	verdict Verdict
+	code    deny.Code
+}
+
+// NewLog writes the records of a team's agents to out.
+func NewLog(team string, out io.Writer) *Log {
+	return &Log{team: team, out: json.NewEncoder(out), seen: map[key]*Record{}, lines: map[string]int{}, now: time.Now}
+}
+
+// Add says whether this decision was a new one, and so a line. It is called
+// for every request and connection, so the usual case is one look-up.
+func (l *Log) Add(agent string, kind Kind, target string, v Verdict, r *deny.Reason) bool {
+	if len(target) > maxTarget {
+		target = target[:maxTarget]
+	}
+	k := key{agent: agent, kind: kind, target: target, verdict: v}
+	if r != nil {
+		k.code = r.Code
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if rec := l.seen[k]; rec != nil {
+		rec.Count++
+		return false
+	}
+	if l.lines[agent] >= maxLines {
+		k.target = othersName
+		if rec := l.seen[k]; rec != nil {
+			rec.Count++
+			return false
+		}
+	}
+	rec := &Record{
+		SchemaVersion: SchemaVersion, Time: l.now().UTC(), Team: l.team, Agent: agent,
+		Kind: kind, Verdict: v, Target: k.target, Count: 1, Reason: r,
+	}
+	l.seen[k] = rec
+	l.lines[agent]++
+	_ = l.out.Encode(rec) // a full disk must not stop the agent's denials
+	rec.Count = 0
+	return true
+}
+
+// Write writes a line that is never folded.
+func (l *Log) Write(r Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r.SchemaVersion, r.Time, r.Team = SchemaVersion, l.now().UTC(), l.team
+	_ = l.out.Encode(r) // as above
+}
+
+// Flush writes the repeats since the last Flush and starts anew.
+func (l *Log) Flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for k, rec := range l.seen {
+		if rec.Count == 0 { // quiet for a while: its next occurrence is a new line
+			delete(l.seen, k)
+			if l.lines[k.agent]--; l.lines[k.agent] == 0 {
+				delete(l.lines, k.agent)
+			}
+			continue
+		}
+		rec.Time = l.now().UTC()
+		_ = l.out.Encode(rec)
+		rec.Count = 0
+	}
+}
+
+// Run flushes each minute until ctx ends, and then once more.
+func (l *Log) Run(ctx context.Context) {
+	t := time.NewTicker(fold)
+	defer t.Stop()
+	defer l.Flush()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			l.Flush()
+		}
+	}
+}
