@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
 
@@ -103,7 +104,7 @@ func change(old, new *Agent) wire.Change {
 // adapterChange is the adapter's line of a plan, when there is something to say.
 func adapterChange(old, new *Manifest) []wire.Change {
 	had, has := old.HasMessages(), new.HasMessages()
-	c := wire.Change{Agent: AdapterName, Action: wire.ActionKeep}
+	c := wire.Change{Agent: layout.AdapterName, Action: wire.ActionKeep}
 	switch {
 	case !had && !has:
 		return nil

@@ -9,10 +9,6 @@ import (
 	"bulkhead/internal/adapter"
 )
 
-// AdapterName is what the team's message adapter is called wherever an agent's
-// name stands: in paths, accounts, plans and status. No agent may have it.
-const AdapterName = "comm_adapter"
-
 // Bounds of an agent's messages. A quota takes one message of the largest size
 // at least, or that agent could send none.
 const (

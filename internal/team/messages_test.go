@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
 
@@ -49,18 +50,18 @@ func TestWhoMaySayWhatRestartsNobody(t *testing.T) {
 		replace []string
 		want    []wire.Change
 	}{
-		{"nothing changed", nil, keep(AdapterName, "orchestrator", "pm", "reader")},
+		{"nothing changed", nil, keep(layout.AdapterName, "orchestrator", "pm", "reader")},
 		{"another may be written to, another quota", []string{"to: [orchestrator], maxBytes: 8Mi", "to: [orchestrator, reader]"}, []wire.Change{
-			{Agent: AdapterName, Action: wire.ActionKeep},
+			{Agent: layout.AdapterName, Action: wire.ActionKeep},
 			{Agent: "orchestrator", Action: wire.ActionKeep},
 			{Agent: "pm", Action: wire.ActionUpdate, Why: []string{"messages.to: + reader", "messages.maxBytes: 8Mi -> (default)"}},
 			{Agent: "reader", Action: wire.ActionKeep},
 		}},
 		{"another is alerted", []string{"agents:\n", "orchestrator: pm\nagents:\n"}, append([]wire.Change{
-			{Agent: AdapterName, Action: wire.ActionUpdate, Why: []string{"orchestrator: orchestrator -> pm"}},
+			{Agent: layout.AdapterName, Action: wire.ActionUpdate, Why: []string{"orchestrator: orchestrator -> pm"}},
 		}, keep("orchestrator", "pm", "reader")...)},
 		{"deliveries are pushed", []string{"maxBytes: 8Mi", "maxBytes: 8Mi, push: {port: 18789}"}, []wire.Change{
-			{Agent: AdapterName, Action: wire.ActionKeep},
+			{Agent: layout.AdapterName, Action: wire.ActionKeep},
 			{Agent: "orchestrator", Action: wire.ActionKeep},
 			{Agent: "pm", Action: wire.ActionRestart, Why: []string{"messages.push: (none) -> 18789/hooks/agent"}},
 			{Agent: "reader", Action: wire.ActionKeep},
@@ -84,7 +85,7 @@ agents:
   reader: {image: pi, mode: session}
 `
 	there, back := Diff(parsed(t, quiet), parsed(t, talking)), Diff(parsed(t, talking), parsed(t, quiet))
-	if there[0].Agent != AdapterName || there[0].Action != wire.ActionCreate || back[0].Action != wire.ActionRemove {
+	if there[0].Agent != layout.AdapterName || there[0].Action != wire.ActionCreate || back[0].Action != wire.ActionRemove {
 		t.Errorf("the adapter: %v, %v", there[0], back[0])
 	}
 	for _, c := range append(there[1:], back[1:]...) {

@@ -48,6 +48,9 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	defer func() { _ = gf.Close() }()
 	cfg := gatewayConfig(&a.Agent, a.run.Token)
 	cfg.Grants = a.grants.all()
+	if a.adapter != nil {
+		cfg.AdapterSocket, cfg.AdapterToken, cfg.Data = insideAdapter+"/adapter.sock", a.adapter.token(a.Place.Name), insideData
+	}
 	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err
