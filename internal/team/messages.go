@@ -121,10 +121,11 @@ func (r *reader) push(p place) *Push {
 // hookPath takes the unreserved characters of a path (RFC 3986, 3.3) in its
 // shortest form: no query, no escapes, nothing that a server reads otherwise.
 func hookPath(s string) bool {
-	plain := strings.IndexFunc(s, func(c rune) bool {
-		return !(c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("/-._~", c))
-	}) < 0
-	return plain && strings.HasPrefix(s, "/") && path.Clean(s) == s && len(s) <= maxPushPath
+	foreign := strings.IndexFunc(s, func(c rune) bool {
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9'
+		return !letter && !strings.ContainsRune("/-._~", c)
+	})
+	return foreign < 0 && strings.HasPrefix(s, "/") && path.Clean(s) == s && len(s) <= maxPushPath
 }
 
 // checkMessages checks what names other agents, once all are known. top is the

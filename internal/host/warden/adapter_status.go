@@ -2,6 +2,7 @@ package warden
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -270,7 +271,7 @@ func (l messagesLayer) Inspect(_ context.Context, a *host.Agent) (host.Inspectio
 
 // Remove implements host.Layer.
 func (messagesLayer) Remove(_ context.Context, a *host.Agent) error {
-	if err := unix.Unlink(a.Place.AdapterSocket()); err != nil && err != unix.ENOENT { //nolint:errorlint // an errno
+	if err := unix.Unlink(a.Place.AdapterSocket()); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("warden: %w", err)
 	}
 	return nil
