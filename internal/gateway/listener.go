@@ -8,6 +8,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/wire"
 )
 
 // target is what a listener is for; an empty host is the HTTP proxy.
@@ -29,6 +31,9 @@ func (s *Server) target(text string) (target, error) {
 	n, err := strconv.ParseUint(port, 10, 16)
 	if err != nil {
 		return target{}, fmt.Errorf("port %q is not a number below 65536", port)
+	}
+	if host == wire.OwnName && n == wire.OwnPort {
+		return target{}, nil // what the proxy does with requests to that name
 	}
 	if _, reason := s.grants.policy().Check(host, uint16(n)); reason != nil {
 		return target{}, reason

@@ -18,6 +18,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dialer"
+	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/identity"
 	"bulkhead/internal/proxy"
 	"bulkhead/internal/record"
@@ -26,21 +27,22 @@ import (
 
 // Limits of the socket.
 const (
-	maxPeers     = 64   // connections on gateway.sock
+	maxPeers     = 256  // connections on gateway.sock
 	maxListeners = 4096 // of the runtime, in all
 	peekTimeout  = 10 * time.Second
 )
 
 // Server is one agent's gateway.
 type Server struct {
-	cfg    Config
-	token  [sha256.Size]byte
-	log    *record.Log
-	dialer *dialer.Client
-	proxy  *proxy.Proxy
-	health *health
-	grants *grants
-	peers  chan struct{}
+	cfg      Config
+	token    [sha256.Size]byte
+	log      *record.Log
+	dialer   *dialer.Client
+	proxy    *proxy.Proxy
+	api      *api
+	messages *messages.Messages // nil: the agent has none
+	grants   *grants
+	peers    chan struct{}
 
 	mu        sync.Mutex
 	listeners int
@@ -66,7 +68,18 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 		dialer: dialer.NewClient(cfg.DialerSocket), peers: make(chan struct{}, maxPeers),
 	}
 	s.grants = newGrants(&cfg)
+	if cfg.AdapterSocket != "" {
+		var err error
+		if s.messages, err = messages.Open(messages.Config{
+			Agent: cfg.Agent, Socket: cfg.AdapterSocket, Token: cfg.AdapterToken, Data: cfg.Data, Log: s.log,
+		}); err != nil {
+			return fmt.Errorf("gateway: %w", err)
+		}
+		defer func() { _ = s.messages.Close() }()
+	}
+	s.api = newAPI(s)
 	s.proxy = proxy.New(proxy.Config{
+		Own:    s.api.handler,
 		Policy: s.grants.policy, Record: s.record, MaxConnections: cfg.MaxConnections,
 		Dial: func(ctx context.Context, host string, port uint16) (net.Conn, error) {
 			if reason := s.grants.use(host, port); reason != nil {
@@ -76,14 +89,13 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 			return c, err
 		},
 	})
-	s.health = newHealth(s)
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer s.log.Flush() // what was decided while everything ended
 	defer func() { _ = s.dialer.Close() }()
 	defer work.Wait()
 	defer func() { _ = s.proxy.Close() }()
-	defer func() { _ = s.health.close() }()
+	defer func() { _ = s.api.close() }()
 	defer cancel()
 	work.Go(func() { s.log.Run(ctx) })
 	if cfg.GrantsListener != nil {
@@ -140,7 +152,7 @@ func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	case b == 0: // the length of a frame below 16 MiB
 		s.frames(ctx, wire.New(c))
 	default:
-		s.health.serve(c)
+		s.api.serve(c)
 	}
 }
 

@@ -69,6 +69,7 @@ type originConn struct {
 	*slotConn
 	first  []byte
 	target target
+	own    bool // for Config.Own, and no target
 }
 
 // Read gives what was read before, then the rest.

@@ -44,6 +44,9 @@ type Config struct {
 	// block.
 	Record         func(target string, v record.Verdict, r *deny.Reason)
 	MaxConnections int // zero: MaxConnections
+	// Own answers requests to wire.OwnName itself; nothing is dialled for them.
+	// Nil: nobody answers to that name.
+	Own http.Handler
 }
 
 // Proxy serves any number of listeners.
@@ -182,7 +185,15 @@ func (p *Proxy) target(host string, port uint16) (target, *deny.Reason) {
 // ServeHTTP is one request to the proxy, or inside a tunnel.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if o, ok := r.Context().Value(connKey{}).(*originConn); ok {
+		if o.own {
+			p.inOwnTunnel(w, r)
+			return
+		}
 		p.inTunnel(w, r, o.target)
+		return
+	}
+	if p.own(r) {
+		p.cfg.Own.ServeHTTP(w, r)
 		return
 	}
 	if r.Method == http.MethodConnect {
@@ -281,6 +292,10 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, badRequest("CONNECT "+r.RequestURI, err.Error()))
 		return
 	}
+	if p.isOwn(host, port) {
+		p.connectOwn(w)
+		return
+	}
 	t, reason := p.target(host, port)
 	if reason != nil {
 		p.refuse(w, reason)
@@ -291,27 +306,35 @@ func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
 		p.refuse(w, p.reasonFor(t, err))
 		return
 	}
-	conn, rw, err := http.NewResponseController(w).Hijack()
+	c, early, err := established(w)
 	if err != nil {
 		_ = up.Close()
-		return
-	}
-	c := conn.(*slotConn)
-	_ = c.SetDeadline(time.Time{})
-	var early []byte
-	if n := rw.Reader.Buffered(); n > 0 {
-		early = make([]byte, n)
-		_, _ = io.ReadFull(rw.Reader, early)
-	}
-	if _, err := io.WriteString(c, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
-		_ = up.Close()
-		_ = c.Close()
 		return
 	}
 	// In the connection's own goroutine: the server counts it no more.
 	p.work.Add(1)
 	defer p.work.Done()
 	p.tunnel(c, early, up, t)
+}
+
+// established takes a connection over from the server and says that its tunnel
+// stands. early is what the client said already.
+func established(w http.ResponseWriter) (c *slotConn, early []byte, err error) {
+	conn, rw, err := http.NewResponseController(w).Hijack()
+	if err != nil {
+		return nil, nil, err
+	}
+	c = conn.(*slotConn)
+	_ = c.SetDeadline(time.Time{})
+	if n := rw.Reader.Buffered(); n > 0 {
+		early = make([]byte, n)
+		_, _ = io.ReadFull(rw.Reader, early)
+	}
+	if _, err := io.WriteString(c, "HTTP/1.1 200 Connection established\r\n\r\n"); err != nil {
+		_ = c.Close()
+		return nil, nil, err
+	}
+	return c, early, nil
 }
 
 // reasonFor turns the failure of an allowed destination into a reason.

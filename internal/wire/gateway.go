@@ -1,8 +1,14 @@
 package wire
 
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/base64"
+)
+
 // The gateway protocol: shim of the runtime -> gateway, over
-// layout.Agent.GatewaySocket, and (later) the agent's tools over HTTP on the
-// same socket. The gateway tells the two apart by the first byte: a frame
+// layout.Agent.GatewaySocket, and the agent's tools over HTTP on the same
+// socket. The gateway tells the two apart by the first byte: a frame
 // starts with 0x00 (a length below 16 MiB), HTTP with a letter.
 const (
 	GatewayProtocol = "gateway"
@@ -32,3 +38,27 @@ type Listener struct {
 	// Empty: the HTTP proxy.
 	Target string `json:"target,omitempty"`
 }
+
+// ToolToken is what the agent's own processes show to their gateway. It follows
+// from the runtime's token, which stays with the shim: a process that was given
+// this one cannot hand over listeners.
+func ToolToken(token string) string {
+	h := hmac.New(sha256.New, []byte(token))
+	_, _ = h.Write([]byte("bulkhead tools, version 1"))
+	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
+}
+
+// OwnName is the name under which a gateway answers itself, on OwnPort, to
+// clients that come through the runtime's proxy. It is never dialled.
+const (
+	OwnName = "bulkhead.internal"
+	OwnPort = 80
+)
+
+// What the shim tells the agent's processes.
+const (
+	// EnvTokenFile names the file with the tools' token.
+	EnvTokenFile = "BULKHEAD_TOKEN_FILE"
+	// EnvGatewaySocket names gateway.sock.
+	EnvGatewaySocket = "BULKHEAD_GATEWAY_SOCKET"
+)

@@ -198,3 +198,34 @@ func appendString(b []byte, s string) []byte {
 	b = append(b, s...)
 	return append(b, '"')
 }
+
+// AppendDeliveries appends a [Deliveries].
+func AppendDeliveries(b []byte, all []adapter.Delivery, more bool) []byte {
+	b = append(b, `{"deliveries":[`...)
+	for i := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendDelivery(b, &all[i])
+	}
+	return appendMore(append(b, ']'), more)
+}
+
+// AppendDeadLetters appends a [DeadLetters].
+func AppendDeadLetters(b []byte, all []adapter.DeadLetter, more bool) []byte {
+	b = append(b, `{"dead_letters":[`...)
+	for i := range all {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = AppendDeadLetter(b, &all[i])
+	}
+	return appendMore(append(b, ']'), more)
+}
+
+func appendMore(b []byte, more bool) []byte {
+	if more {
+		b = append(b, `,"more":true`...)
+	}
+	return append(b, '}')
+}

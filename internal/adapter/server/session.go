@@ -1,0 +1,267 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"time"
+
+	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/deny"
+	"bulkhead/internal/wire"
+)
+
+// session is one connection that was admitted.
+type session struct {
+	*port
+	c *protocol.Conn
+
+	mu    sync.Mutex
+	waits map[uint64]context.CancelFunc // open receives
+}
+
+func newSession(p *port, c *protocol.Conn) *session {
+	return &session{port: p, c: c, waits: map[uint64]context.CancelFunc{}}
+}
+
+// run answers requests until the connection ends, and waits for those that are
+// open. The end of the connection ends their contexts: nothing is leased to
+// somebody who left.
+func (s *session) run(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	defer func() {
+		cancel()
+		work.Wait()
+		_ = s.c.Close()
+	}()
+	for {
+		m, err := s.c.Read()
+		if err != nil {
+			return
+		}
+		if m.Verb == protocol.VerbCancel {
+			s.cancel(m)
+			continue
+		}
+		if s.long(m) {
+			s.wait(ctx, m, &work)
+			continue
+		}
+		give, err := s.share.take(ctx, len(m.Body))
+		if err != nil {
+			return
+		}
+		work.Go(func() {
+			defer give()
+			s.answer(ctx, m)
+		})
+	}
+}
+
+// long says whether a request may wait for something to happen. Those have
+// places of their own, so that no number of them stops a send.
+func (s *session) long(m wire.Message) bool {
+	return m.Verb == protocol.VerbReceive || m.Verb == protocol.VerbTail && s.agent == ""
+}
+
+// wait answers a long request, or refuses it when too many wait already: to
+// leave it unread would stop the sends behind it.
+func (s *session) wait(ctx context.Context, m wire.Message, work *sync.WaitGroup) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	_, twice := s.waits[m.ID]
+	taken := !twice && s.share.waits.TryAcquire(1)
+	if taken {
+		s.waits[m.ID] = cancel
+	}
+	s.mu.Unlock()
+	if !taken {
+		cancel()
+		s.deny(m.ID, &deny.Reason{
+			Layer: deny.LayerMessages, Code: deny.MessageQueueFull, What: m.Verb, RetryAfter: 1,
+			Why: fmt.Sprintf("%d requests of this agent wait already, or one with this id does", maxWaits), Mend: "let one of them end first",
+		})
+		return
+	}
+	work.Go(func() {
+		defer s.share.waits.Release(1)
+		defer func() {
+			s.mu.Lock()
+			delete(s.waits, m.ID)
+			s.mu.Unlock()
+			cancel()
+		}()
+		s.answer(ctx, m)
+	})
+}
+
+func (s *session) cancel(m wire.Message) {
+	var q protocol.Cancel
+	if json.Unmarshal(m.Body, &q) != nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if cancel := s.waits[q.ID]; cancel != nil {
+		cancel()
+	}
+}
+
+// answer does one request. Whatever comes of it, it is answered.
+func (s *session) answer(ctx context.Context, m wire.Message) {
+	at := time.Now()
+	var err error
+	if s.agent == "" {
+		err = s.operator(ctx, m)
+	} else {
+		err = s.service(ctx, m)
+	}
+	s.metrics.request(m.Verb, s.name(), err, time.Since(at))
+	if err != nil {
+		s.fail(m.ID, err)
+	}
+}
+
+// fail answers with a reason or a failure.
+func (s *session) fail(id uint64, err error) {
+	r := protocol.RefusedBy(err)
+	if r.Reason != nil {
+		s.deny(id, r.Reason)
+		return
+	}
+	s.reply(id, protocol.VerbError, wire.Failure{Message: r.Failed})
+}
+
+func (s *session) deny(id uint64, r *deny.Reason) { s.reply(id, protocol.VerbDenied, r) }
+
+// reply sends what holds no bodies of messages and so fits into a frame. A
+// connection that broke shows in the next read.
+func (s *session) reply(id uint64, verb string, body any) {
+	_ = s.c.Write(id, verb, protocol.Body(body))
+}
+
+// decode reads a request's body.
+func decode(m wire.Message, into any) error {
+	if err := json.Unmarshal(m.Body, into); err != nil {
+		return invalid(m.Verb, "it does not decode: "+err.Error())
+	}
+	return nil
+}
+
+func invalid(verb, why string) *deny.Reason {
+	return &deny.Reason{
+		Layer: deny.LayerMessages, Code: deny.MessageInvalid, What: verb, Why: why, Mend: "send what docs/contracts/messages.md says",
+	}
+}
+
+// service does an agent's request.
+func (s *session) service(ctx context.Context, m wire.Message) error {
+	switch m.Verb {
+	case protocol.VerbSend:
+		return s.send(ctx, m)
+	case protocol.VerbReceive:
+		return s.receive(ctx, m)
+	case protocol.VerbAck, protocol.VerbExtend:
+		var q protocol.Leases
+		if err := decode(m, &q); err != nil {
+			return err
+		}
+		if m.Verb == protocol.VerbAck {
+			s.settled(m.ID, s.store.Ack(ctx, s.agent, q.Leases))
+		} else {
+			s.settled(m.ID, s.store.Extend(ctx, s.agent, q.Leases, q.Duration))
+		}
+		return nil
+	case protocol.VerbRefuse:
+		var q protocol.Refuse
+		if err := decode(m, &q); err != nil {
+			return err
+		}
+		s.settled(m.ID, s.store.Refuse(ctx, s.agent, q.Refusals))
+		return nil
+	case protocol.VerbThread:
+		var q adapter.ThreadRequest
+		if err := decode(m, &q); err != nil {
+			return err
+		}
+		return s.page(m.ID, func() (adapter.Page, error) {
+			return gatherThread(q, func(q adapter.ThreadRequest) (adapter.Page, error) { return s.store.Thread(ctx, s.agent, q) })
+		})
+	case protocol.VerbReplay:
+		var q adapter.ReplayRequest
+		if err := decode(m, &q); err != nil {
+			return err
+		}
+		return s.page(m.ID, func() (adapter.Page, error) {
+			return gatherReplay(q, func(q adapter.ReplayRequest) (adapter.Page, error) { return s.store.Replay(ctx, s.agent, q) })
+		})
+	case protocol.VerbChannels:
+		l, err := s.store.Channels(ctx, s.agent)
+		if err == nil {
+			s.reply(m.ID, protocol.VerbChannelList, protocol.Channels{Channels: l})
+		}
+		return err
+	}
+	return invalid(fmt.Sprintf("%.40q", m.Verb), "there is no such request for agents")
+}
+
+func (s *session) send(ctx context.Context, m wire.Message) error {
+	var q protocol.Send
+	if err := decode(m, &q); err != nil {
+		return err
+	}
+	if len(q.Drafts) == 0 || len(q.Drafts) > adapter.MaxBatch {
+		return invalid(m.Verb, fmt.Sprintf("%d drafts are not between 1 and %d", len(q.Drafts), adapter.MaxBatch))
+	}
+	results := s.store.Send(ctx, s.agent, q.Drafts)
+	s.metrics.sent(s.agent, results)
+	return s.c.Write(m.ID, protocol.VerbSent, func(b []byte) []byte { return protocol.AppendResults(b, results) })
+}
+
+// receive answers in as many frames as the messages need.
+func (s *session) receive(ctx context.Context, m wire.Message) error {
+	var q adapter.ReceiveRequest
+	if err := decode(m, &q); err != nil {
+		return err
+	}
+	all, err := s.store.Receive(ctx, s.agent, q)
+	if err != nil && ctx.Err() != nil {
+		all, err = nil, nil // the wait was called off
+	}
+	if err != nil {
+		return err
+	}
+	for first := true; first || len(all) > 0; first = false {
+		n, size := 0, 0
+		for n < len(all) && (n == 0 || size+len(all[n].Body) <= budget) {
+			size += len(all[n].Body) + envelope
+			n++
+		}
+		part := all[:n]
+		all = all[n:]
+		err := s.c.Write(m.ID, protocol.VerbDeliveries, func(b []byte) []byte { return protocol.AppendDeliveries(b, part, len(all) > 0) })
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) settled(id uint64, errs []error) {
+	out := protocol.Settled{Results: make([]protocol.Refused, len(errs))}
+	for i, err := range errs {
+		out.Results[i] = protocol.RefusedBy(err)
+	}
+	s.reply(id, protocol.VerbSettled, out)
+}
+
+func (s *session) page(id uint64, read func() (adapter.Page, error)) error {
+	p, err := read()
+	if err != nil {
+		return err
+	}
+	return s.c.Write(id, protocol.VerbPage, func(b []byte) []byte { return protocol.AppendPage(b, &p) })
+}

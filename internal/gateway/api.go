@@ -1,0 +1,139 @@
+package gateway
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"io"
+	stdlog "log"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/gateway/messages"
+	"bulkhead/internal/record"
+	"bulkhead/internal/wire"
+)
+
+// api is what the agent's tools speak HTTP with: on gateway.sock, and through
+// the runtime's proxy under wire.OwnName. Everything but /v1/health and
+// /v1/openapi.json wants the tools' token.
+type api struct {
+	handler http.Handler
+	server  *http.Server
+	conns   chan net.Conn
+	done    chan struct{}
+	once    sync.Once
+	work    sync.WaitGroup
+}
+
+func newAPI(s *Server) *api {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /v1/health", s.health)
+	mux.HandleFunc("GET /v1/openapi.json", messages.ServeOpenAPI)
+	tools := http.NewServeMux()
+	if s.messages != nil {
+		s.messages.Register(tools)
+	}
+	mux.Handle("/v1/", s.authenticated(tools))
+	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{})}
+	a.server = &http.Server{
+		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
+		MaxHeaderBytes: 16 << 10, ErrorLog: stdlog.New(io.Discard, "", 0),
+	}
+	a.work.Go(func() { _ = a.server.Serve(a) })
+	return a
+}
+
+func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
+	s.mu.Lock()
+	n := s.listeners
+	s.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"schemaVersion": 1, "status": "ok", "team": s.cfg.Team, "agent": s.cfg.Agent, "listeners": n,
+	})
+}
+
+// authenticated lets pass who shows the tools' token: as Bearer, or as the
+// password of Basic, whose user is not looked at.
+func (s *Server) authenticated(next http.Handler) http.Handler {
+	want := sha256.Sum256([]byte(wire.ToolToken(s.cfg.Token)))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		given := sha256.Sum256([]byte(shown(r)))
+		if subtle.ConstantTimeCompare(given[:], want[:]) == 1 {
+			next.ServeHTTP(w, r)
+			return
+		}
+		reason := &deny.Reason{
+			Layer: deny.LayerMessages, Code: deny.BadToken, What: r.Method + " " + r.URL.Path, Why: "the request does not show this agent's token",
+			Mend: "send `Authorization: Bearer` and the content of the file that $" + wire.EnvTokenFile + " names",
+		}
+		s.log.Add(s.cfg.Agent, record.Message, "gateway.sock", record.Denied, reason)
+		w.Header().Set("WWW-Authenticate", `Bearer realm="bulkhead"`)
+		messages.Refuse(w, reason)
+	})
+}
+
+// shown is the token of a request; empty: none.
+func shown(r *http.Request) string {
+	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
+		return token
+	}
+	_, token, _ := r.BasicAuth()
+	return token
+}
+
+// serve hands the connection to the server and waits for its end, so that the
+// peer's slot is held meanwhile.
+func (a *api) serve(c net.Conn) {
+	ended := &ending{Conn: c, done: make(chan struct{})}
+	select {
+	case a.conns <- ended:
+		<-ended.done
+	case <-a.done:
+		_ = c.Close()
+	}
+}
+
+type ending struct {
+	net.Conn
+	once sync.Once
+	done chan struct{}
+}
+
+// Close tells that the connection has ended.
+func (e *ending) Close() error {
+	err := e.Conn.Close()
+	e.once.Do(func() { close(e.done) })
+	return err
+}
+
+// Accept makes api a net.Listener of what serve is given.
+func (a *api) Accept() (net.Conn, error) {
+	select {
+	case c := <-a.conns:
+		return c, nil
+	case <-a.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close ends Accept.
+func (a *api) Close() error {
+	a.once.Do(func() { close(a.done) })
+	return nil
+}
+
+// Addr is nobody's address.
+func (a *api) Addr() net.Addr { return &net.UnixAddr{Name: "gateway.sock", Net: "unix"} }
+
+func (a *api) close() error {
+	_ = a.Close()
+	err := a.server.Close()
+	a.work.Wait()
+	return err
+}

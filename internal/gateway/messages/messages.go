@@ -1,0 +1,225 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/client"
+	"bulkhead/internal/deny"
+	"bulkhead/internal/gateway/outbox"
+	"bulkhead/internal/record"
+)
+
+// Times of the way to the adapter.
+const (
+	answerTimeout = 10 * time.Second // for a send; then the adapter counts as away
+	drainPatience = 2 * time.Second  // that a draft waits for the outbox before it joins it
+	retryAfter    = 2                // seconds, when neither adapter nor outbox takes it
+)
+
+// Config is what a gateway tells.
+type Config struct {
+	Agent         string
+	Socket, Token string // of the adapter
+	Data          string // folder of the outbox
+	Log           *record.Log
+}
+
+// Messages is an agent's way to the adapter.
+type Messages struct {
+	cfg   Config
+	link  *link
+	box   *outbox.Box
+	batch batcher
+	drain drainer
+	watch streams
+	bytes budget
+	stop  context.CancelFunc
+	work  sync.WaitGroup
+}
+
+// Open opens the outbox and begins to reach the adapter.
+func Open(cfg Config) (*Messages, error) {
+	box, err := outbox.Open(cfg.Data)
+	if err != nil {
+		return nil, err
+	}
+	m := &Messages{cfg: cfg, box: box, bytes: newBudget()}
+	if err := box.Damaged(); err != nil {
+		cfg.Log.Write(record.Record{Agent: cfg.Agent, Kind: record.Message, Verdict: record.Failed, Target: "outbox", Count: 1, Detail: err.Error()})
+	}
+	m.link = newLink(cfg.Socket, cfg.Token, func(err error) {
+		cfg.Log.Add(cfg.Agent, record.Message, "adapter", record.Failed, unavailable("reach the team's adapter", err.Error()))
+	})
+	m.batch.init()
+	m.drain.init()
+	m.watch.init()
+	ctx, stop := context.WithCancel(context.Background())
+	m.stop = stop
+	m.work.Go(func() { m.link.run(ctx) })
+	m.work.Go(func() { m.runDrain(ctx) })
+	for range inFlight {
+		m.work.Go(func() { m.runBatches(ctx) })
+	}
+	return m, nil
+}
+
+// Close ends it. Requests that wait are answered with 503.
+func (m *Messages) Close() error {
+	m.stop()
+	m.work.Wait()
+	m.batch.close()
+	return m.box.Close()
+}
+
+func unavailable(what, why string) *deny.Reason {
+	return &deny.Reason{
+		Layer: deny.LayerMessages, Code: deny.MessageUnavailable, What: what, Why: why, RetryAfter: retryAfter,
+		Mend: "send it again with the same idempotency_key; when it stays, run `bulkhead status` on the host",
+	}
+}
+
+// outcome is what came of one draft.
+type outcome struct {
+	adapter.SendResult
+	queued bool // it is in the outbox
+}
+
+// send brings one draft to the adapter or into the outbox.
+func (m *Messages) send(ctx context.Context, d adapter.Draft) outcome {
+	if direct, err := m.way(ctx, &d); err != nil {
+		return outcome{SendResult: adapter.SendResult{Err: err}}
+	} else if direct {
+		r := m.batch.send(ctx, d)
+		if !away(r.Err) {
+			return outcome{SendResult: r}
+		}
+	}
+	return m.keep(d)
+}
+
+// sendAll brings many there, in order. The agent waits for all of them.
+func (m *Messages) sendAll(ctx context.Context, drafts []adapter.Draft) []outcome {
+	out := make([]outcome, len(drafts))
+	var direct []adapter.Draft
+	var at []int
+	for i := range drafts {
+		ok, err := m.way(ctx, &drafts[i])
+		switch {
+		case err != nil:
+			out[i].Err = err
+		case ok:
+			direct, at = append(direct, drafts[i]), append(at, i)
+		default:
+			out[i] = m.keep(drafts[i])
+		}
+	}
+	if len(direct) == 0 {
+		return out
+	}
+	for j, r := range m.ask(ctx, direct) {
+		if i := at[j]; away(r.Err) {
+			out[i] = m.keep(drafts[i])
+		} else {
+			out[i].SendResult = r
+		}
+	}
+	return out
+}
+
+// way says whether a draft may go to the adapter right away.
+func (m *Messages) way(ctx context.Context, d *adapter.Draft) (direct bool, err error) {
+	var patience <-chan time.Time
+	for {
+		conn, linked := m.link.get()
+		if conn == nil {
+			return false, nil
+		}
+		waiting, changed := m.box.Waiting(1)
+		if len(waiting) == 0 && m.box.Len() == 0 {
+			return true, nil
+		}
+		r, idle := m.drain.state(destination(d), changed)
+		if r != nil {
+			return false, r
+		}
+		if idle {
+			return true, nil
+		}
+		if patience == nil {
+			t := time.NewTimer(drainPatience)
+			defer t.Stop()
+			patience = t.C
+		}
+		select {
+		case <-changed:
+		case <-linked:
+		case <-patience:
+			return false, nil
+		case <-ctx.Done():
+			return false, ctx.Err()
+		}
+	}
+}
+
+// keep puts a draft into the outbox.
+func (m *Messages) keep(d adapter.Draft) outcome {
+	_, err := m.box.Add(d)
+	switch {
+	case err == nil:
+		return outcome{queued: true}
+	case errors.Is(err, outbox.ErrKeyReused):
+		return outcome{SendResult: adapter.SendResult{Err: &deny.Reason{
+			Layer: deny.LayerMessages, Code: deny.MessageDuplicateKey, What: "send " + d.IdempotencyKey, Why: err.Error(), Mend: "use a new idempotency_key for another message",
+		}}}
+	}
+	// The emergency: nobody can keep it. The agent is told, and the operator.
+	r := unavailable("send", "the team's adapter cannot be reached, and "+err.Error())
+	m.cfg.Log.Add(m.cfg.Agent, record.Message, "outbox", record.Failed, r)
+	return outcome{SendResult: adapter.SendResult{Err: r}}
+}
+
+// away says whether an error means that the adapter could not say.
+func away(err error) bool {
+	var r *deny.Reason
+	if errors.As(err, &r) {
+		return r.Code == deny.MessageUnavailable
+	}
+	return err != nil
+}
+
+var errAway = errors.New("the team's adapter cannot be reached")
+
+// ask sends drafts over the connection there is. One that does not answer in
+// time is given up.
+func (m *Messages) ask(ctx context.Context, drafts []adapter.Draft) []adapter.SendResult {
+	conn, _ := m.link.get()
+	if conn == nil {
+		return failed(len(drafts), errAway)
+	}
+	// A runtime that leaves must not make its send uncertain: only time does.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
+	defer cancel()
+	out := conn.Send(ctx, m.cfg.Agent, drafts)
+	if ctx.Err() != nil {
+		m.trip(conn)
+	}
+	return out
+}
+
+func (m *Messages) trip(conn *client.Agent) {
+	m.cfg.Log.Add(m.cfg.Agent, record.Message, "adapter", record.Failed, unavailable("send", fmt.Sprintf("the adapter did not answer in %v", answerTimeout)))
+	_ = conn.Close()
+}
+
+func failed(n int, err error) []adapter.SendResult {
+	out := make([]adapter.SendResult, n)
+	for i := range out {
+		out[i].Err = err
+	}
+	return out
+}

@@ -1,0 +1,135 @@
+package messages
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+
+	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/deny"
+)
+
+// Queued is the answer to a draft that is in the outbox.
+type Queued struct {
+	IdempotencyKey string `json:"idempotency_key"`
+	Outbox         bool   `json:"outbox"` // true: durable in the outbox, not yet with the adapter
+}
+
+// Item is the answer to one of several drafts.
+type Item struct {
+	Status int                 `json:"status"`           // as of a single one: 201, 200, 202 or that of error
+	Result *adapter.SendResult `json:"result,omitempty"` // with 201 and 200
+	Error  *deny.Envelope      `json:"error,omitempty"`
+}
+
+// Batch sends several drafts.
+type Batch struct {
+	Messages []json.RawMessage `json:"messages"` // adapter.Draft; each is judged on its own
+}
+
+// Items answers several.
+type Items struct {
+	Results []Item `json:"results"`
+}
+
+func (m *Messages) serveSend(w http.ResponseWriter, r *http.Request) {
+	body, give, err := m.read(w, r, maxSingle)
+	if err != nil {
+		m.fail(w, r, err)
+		return
+	}
+	defer give()
+	d, reason := draft(r, body)
+	if reason != nil {
+		Refuse(w, reason)
+		return
+	}
+	o := m.send(r.Context(), d)
+	switch {
+	case o.Err != nil:
+		m.fail(w, r, o.Err)
+	case o.queued:
+		answer(w, http.StatusAccepted, Queued{IdempotencyKey: d.IdempotencyKey, Outbox: true})
+	default:
+		status := http.StatusCreated
+		if o.Duplicate {
+			status = http.StatusOK
+		}
+		write(w, status, append(protocol.AppendResult(make([]byte, 0, 192), &o.SendResult), '\n'))
+	}
+}
+
+func (m *Messages) serveBatch(w http.ResponseWriter, r *http.Request) {
+	body, give, err := m.read(w, r, maxMany)
+	if err != nil {
+		m.fail(w, r, err)
+		return
+	}
+	defer give()
+	var q Batch
+	if fields := strict(body, &q); len(fields) > 0 {
+		m.fail(w, r, invalid(r, "the body does not fit", fields...))
+		return
+	}
+	if len(q.Messages) == 0 || len(q.Messages) > adapter.MaxBatch {
+		m.fail(w, r, invalid(r, "the body does not fit", deny.Field{Name: "messages", Why: fmt.Sprintf("%d are not between 1 and %d", len(q.Messages), adapter.MaxBatch)}))
+		return
+	}
+	items := make([]Item, len(q.Messages))
+	var drafts []adapter.Draft
+	var at []int
+	for i, text := range q.Messages {
+		d, reason := draft(r, text)
+		if reason != nil {
+			items[i] = refusedItem(reason)
+			continue
+		}
+		drafts, at = append(drafts, d), append(at, i)
+	}
+	for j, o := range m.sendAll(r.Context(), drafts) {
+		items[at[j]] = m.item(r, &o)
+	}
+	answer(w, http.StatusMultiStatus, Items{items})
+}
+
+func (m *Messages) item(r *http.Request, o *outcome) Item {
+	switch {
+	case o.Err != nil:
+		return refusedItem(m.reason(r, o.Err))
+	case o.queued:
+		return Item{Status: http.StatusAccepted}
+	case o.Duplicate:
+		return Item{Status: http.StatusOK, Result: &o.SendResult}
+	}
+	return Item{Status: http.StatusCreated, Result: &o.SendResult}
+}
+
+func refusedItem(reason *deny.Reason) Item {
+	e := reason.Envelope()
+	return Item{Status: e.StatusCode, Error: &e}
+}
+
+// Outbox is what the outbox holds.
+type Outbox struct {
+	Waiting []Waiting `json:"waiting"` // oldest first
+	Refused []Refused `json:"refused"` // answered 202, then refused by the adapter; the last ones, oldest first
+}
+
+// Waiting is a draft that the adapter has not yet.
+type Waiting struct {
+	IdempotencyKey string       `json:"idempotency_key"`
+	To             string       `json:"to,omitempty"`
+	Channel        string       `json:"channel,omitempty"`
+	Type           adapter.Type `json:"type"`
+	Since          string       `json:"since"`            // RFC 3339
+	Reason         *deny.Reason `json:"reason,omitempty"` // why the adapter does not take it yet
+}
+
+// Refused is a draft that the adapter refused for good.
+type Refused struct {
+	adapter.Draft
+	Queued string        `json:"queued"`  // RFC 3339
+	At     string        `json:"refused"` // RFC 3339
+	Error  deny.Envelope `json:"error"`
+}
