@@ -1,5 +1,6 @@
 // Command bulkhead-shim is what runs closest to an agent: the launcher of an
-// agent's containers, PID 1 inside them, and what comes before that under Podman.
+// agent's containers, PID 1 inside them, what comes before that under Podman,
+// and `msg`, by which agents send and receive messages.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"bulkhead/internal/engine/cell/stage2"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/shim"
+	"bulkhead/internal/shim/message"
 )
 
 func main() {
@@ -20,8 +22,10 @@ func main() {
 			os.Exit(launcher.Main())
 		case "init":
 			os.Exit(shim.Main())
+		case "msg":
+			os.Exit(message.Main(os.Args[2:]))
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself)")
+	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself), or bulkhead-shim msg --help")
 	os.Exit(2)
 }

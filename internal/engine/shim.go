@@ -28,6 +28,13 @@ type ShimConfig struct {
 	GatewaySocket string          `json:"gatewaySocket,omitempty"`
 	Token         string          `json:"token,omitempty"`
 
+	// TokenFile is where the shim writes the token of the agent's tools
+	// (tooltoken.Of), mode 0400; wire.EnvTokenFile and wire.EnvGatewaySocket
+	// tell everything that it starts. Empty: the agent has no tools.
+	TokenFile string `json:"tokenFile,omitempty"`
+	// Push delivers the agent's messages into its own HTTP hook.
+	Push *Push `json:"push,omitempty"`
+
 	// Ports are those of the container's own loopback to which the shim
 	// connects for an operator.
 	Ports []uint16 `json:"ports,omitempty"`
@@ -38,4 +45,12 @@ type ShimConfig struct {
 
 	// Landlock is the ABI in force. The engine fills it in.
 	Landlock int `json:"landlock,omitempty"`
+}
+
+// Push is an HTTP hook on the runtime's own loopback that takes messages by
+// POST, in the form of OpenClaw's /hooks/agent.
+type Push struct {
+	Port      uint16 `json:"port"`
+	Path      string `json:"path"`
+	TokenFile string `json:"tokenFile,omitempty"` // inside the runtime: what the hook wants as Bearer
 }

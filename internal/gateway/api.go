@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/record"
+	"bulkhead/internal/tooltoken"
 	"bulkhead/internal/wire"
 )
 
@@ -61,7 +62,7 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 // authenticated lets pass who shows the tools' token: as Bearer, or as the
 // password of Basic, whose user is not looked at.
 func (s *Server) authenticated(next http.Handler) http.Handler {
-	want := sha256.Sum256([]byte(wire.ToolToken(s.cfg.Token)))
+	want := sha256.Sum256([]byte(tooltoken.Of(s.cfg.Token)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := sha256.Sum256([]byte(shown(r)))
 		if subtle.ConstantTimeCompare(given[:], want[:]) == 1 {

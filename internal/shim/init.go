@@ -41,6 +41,8 @@ import (
 	"bulkhead/internal/engine"
 	"bulkhead/internal/lookpath"
 	"bulkhead/internal/reap"
+	"bulkhead/internal/shim/message"
+	"bulkhead/internal/tooltoken"
 )
 
 // Descriptors of a shim at its start.
@@ -82,6 +84,9 @@ func Main() int {
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(memoryLimit)
 	s, err := read()
+	if err == nil {
+		err = s.writeToken()
+	}
 	if err == nil {
 		err = s.listen()
 	}
@@ -140,6 +145,12 @@ func parseConfig(raw []byte) (engine.ShimConfig, error) {
 	if len(c.Listeners) > 0 && c.GatewaySocket == "" {
 		return c, errors.New("listeners without a gateway to hand them to")
 	}
+	if (c.TokenFile != "" || c.Push != nil) && (c.GatewaySocket == "" || c.Token == "") {
+		return c, errors.New("a token file or a push without a gateway")
+	}
+	if p := c.Push; p != nil && (p.Port == 0 || !strings.HasPrefix(p.Path, "/")) {
+		return c, fmt.Errorf("push to port %d, path %q: that is no hook", p.Port, p.Path)
+	}
 	return c, nil
 }
 
@@ -179,6 +190,9 @@ func (s *shim) run() int {
 	}
 	if s.handover != nil {
 		s.wg.Go(func() { s.handover.run(ctx) })
+	}
+	if p := s.cfg.Push; p != nil {
+		s.wg.Go(func() { message.NewPusher(s.cfg.GatewaySocket, tooltoken.Of(s.cfg.Token), *p).Run(ctx) })
 	}
 	if s.cfg.Mode != engine.ShimSession {
 		if err := s.start(); err != nil {

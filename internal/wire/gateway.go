@@ -1,11 +1,5 @@
 package wire
 
-import (
-	"crypto/hmac"
-	"crypto/sha256"
-	"encoding/base64"
-)
-
 // The gateway protocol: shim of the runtime -> gateway, over
 // layout.Agent.GatewaySocket, and the agent's tools over HTTP on the same
 // socket. The gateway tells the two apart by the first byte: a frame
@@ -37,15 +31,6 @@ type Listener struct {
 	// Target is the listed destination that a connection is for: "name:port".
 	// Empty: the HTTP proxy.
 	Target string `json:"target,omitempty"`
-}
-
-// ToolToken is what the agent's own processes show to their gateway. It follows
-// from the runtime's token, which stays with the shim: a process that was given
-// this one cannot hand over listeners.
-func ToolToken(token string) string {
-	h := hmac.New(sha256.New, []byte(token))
-	_, _ = h.Write([]byte("bulkhead tools, version 1"))
-	return base64.RawURLEncoding.EncodeToString(h.Sum(nil))
 }
 
 // OwnName is the name under which a gateway answers itself, on OwnPort, to

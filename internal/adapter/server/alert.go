@@ -2,12 +2,11 @@ package server
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
-	"fmt"
 	"sync/atomic"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/draftkey"
 	"bulkhead/internal/deny"
 )
 
@@ -45,7 +44,7 @@ func (a *alerts) add(agent string, r *deny.Reason) {
 	if err != nil {
 		return // a Reason is plain text
 	}
-	d := adapter.Draft{IdempotencyKey: newKey(), To: to, Type: SecurityAlert, Priority: adapter.High, Body: body}
+	d := adapter.Draft{IdempotencyKey: draftkey.New(), To: to, Type: SecurityAlert, Priority: adapter.High, Body: body}
 	select {
 	case a.queue <- d:
 	default:
@@ -61,12 +60,4 @@ func (a *alerts) run(ctx context.Context) {
 			_ = a.store.OperatorSend(ctx, d) // a full queue of the orchestrator's is no reason to stop; the record stands
 		}
 	}
-}
-
-// newKey is a random UUID (RFC 9562, version 4).
-func newKey() string {
-	var b [16]byte
-	_, _ = rand.Read(b[:]) // it never fails: crypto/rand
-	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

@@ -30,7 +30,7 @@
 //
 // # Who may ask
 //
-// Whoever shows the tools' token (wire.ToolToken), as Bearer or as the password
+// Whoever shows the tools' token (tooltoken.Of), as Bearer or as the password
 // of Basic. gateway.sock demands the runtime's id as well. The way through the
 // runtime's own loopback cannot show an id; the token alone keeps out whatever
 // reaches that loopback without being a process of the runtime that may read
