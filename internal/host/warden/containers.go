@@ -83,11 +83,24 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
-	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
+	shim := &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
 		Ports:     a.Want.Ports,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
-	}})
+	}
+	if a.Messages {
+		shim.TokenFile, shim.Push = insideToken, pushOf(a.Want)
+	}
+	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: shim})
+}
+
+// pushOf is the hook into which the shim delivers the agent's messages.
+func pushOf(a *team.Agent) *engine.Push {
+	if a.Messages == nil || a.Messages.Push == nil {
+		return nil
+	}
+	p := a.Messages.Push
+	return &engine.Push{Port: p.Port, Path: p.Path, TokenFile: p.TokenFile}
 }
 
 // weaker writes into a Spec what the operator accepted this host to lack.

@@ -17,11 +17,12 @@ import (
 const (
 	insideHome      = "/home/agent"
 	insideWorkspace = "/workspace"
-	insideGateway   = "/run/bulkhead" // folder of gateway.sock, in the runtime
-	insideDialer    = "/run/dialer"   // folder of dialer.sock, in the gateway
-	insideData      = "/data"         // the gateway's own data, or the adapter's
-	insideAdapter   = "/run/adapter"  // folder of adapter.sock, in the gateway
-	insidePin       = "/run/pin"      // folder of pin.sock, in the dialer
+	insideGateway   = "/run/bulkhead"       // folder of gateway.sock, in the runtime
+	insideDialer    = "/run/dialer"         // folder of dialer.sock, in the gateway
+	insideData      = "/data"               // the gateway's own data, or the adapter's
+	insideAdapter   = "/run/adapter"        // folder of adapter.sock, in the gateway
+	insideToken     = "/run/bulkhead-token" // what the runtime's own tools show to its gateway
+	insidePin       = "/run/pin"            // folder of pin.sock, in the dialer
 )
 
 // The names of an agent's containers.
