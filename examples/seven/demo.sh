@@ -52,7 +52,7 @@ for _ in $(seq 120); do
 done
 
 say "what they said to one another: assignment, clarification, escalation, decision, refusal, result"
-"$bin/bulkhead" msg tail --all | sed -E 's/"(program|cases)":"[^"]*"/"\1":"…"/g' | tee "$log/messages"
+"$bin/bulkhead" msg tail --all | sed -E 's/"(program|cases)":"[^"…]*["…]/"\1":"…"/g' | tee "$log/messages"
 
 say "what each of them says it did"
 for agent in "${agents[@]}"; do "$bin/bulkhead" logs "$agent" | grep "^$agent:" || true; done | tee "$log/said"
