@@ -1,11 +1,14 @@
 // Command bulkhead-serve holds the servers that speak to agents:
 //
 //	bulkhead-serve gateway   one per agent: everything its runtime can reach
+//	bulkhead-serve adapter   one per team: messages between its agents
 //
-// It is started by the warden with a listening socket on descriptor 3 and its
-// config (internal/gateway.Config, JSON) on descriptor 4, and with
-// takesGrants the warden's listening socket on descriptor 5. Records go to
-// standard output, one JSON line each.
+// They are started by the warden. A gateway finds its listening socket on
+// descriptor 3 and its config (internal/gateway.Config, JSON) on descriptor 4,
+// and with takesGrants the warden's listening socket on descriptor 5. An
+// adapter finds its config (internal/adapter/protocol.Config) on descriptor 3
+// and its listening sockets from 4 on. Records go to standard output, one JSON
+// line each, faults to standard error.
 package main
 
 import (
@@ -24,7 +27,7 @@ import (
 	"bulkhead/internal/wire"
 )
 
-// Descriptors that the warden passes.
+// Descriptors that the warden passes to a gateway.
 const (
 	listenFD = 3
 	configFD = 4
@@ -47,14 +50,21 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bulkhead-serve gateway, started by the warden with a listening socket on descriptor 3 and a config on 4")
+var errUsage = errors.New("usage: bulkhead-serve gateway|adapter, started by the warden with sockets and a config on descriptors from 3 on")
 
 func run(ctx context.Context, args []string) error {
-	if len(args) != 1 || args[0] != "gateway" {
-		return errUsage
+	switch {
+	case len(args) == 1 && args[0] == "gateway":
+		return runGateway(ctx)
+	case len(args) == 1 && args[0] == "adapter":
+		return runAdapter(ctx)
 	}
+	return errUsage
+}
+
+func runGateway(ctx context.Context) error {
 	var cfg gateway.Config
-	if err := readConfig(&cfg); err != nil {
+	if err := readConfig(configFD, &cfg); err != nil {
 		return err
 	}
 	u, err := listener(listenFD)
@@ -87,18 +97,18 @@ func listener(fd int) (*net.UnixListener, error) {
 	return u, nil
 }
 
-func readConfig(into any) error {
-	f := os.NewFile(configFD, "config")
+func readConfig(fd int, into any) error {
+	f := os.NewFile(uintptr(fd), "config") // #nosec G115 -- a constant
 	defer func() { _ = f.Close() }()
 	text, err := io.ReadAll(io.NewSectionReader(f, 0, maxConfig)) // by offset: a restart reads the same file again
 	if err != nil {
 		text, err = io.ReadAll(io.LimitReader(f, maxConfig)) // a pipe has no offsets
 	}
 	if err != nil {
-		return fmt.Errorf("config on descriptor 4: %w; %w", err, errUsage)
+		return fmt.Errorf("config on descriptor %d: %w; %w", fd, err, errUsage)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("config on descriptor 4: %w", err)
+		return fmt.Errorf("config on descriptor %d: %w", fd, err)
 	}
 	return nil
 }

@@ -179,7 +179,10 @@ func (q *call) end() {
 	q.c.forget(q.id)
 	for { // the reader may just be handing one over
 		select {
-		case <-q.answers:
+		case _, open := <-q.answers:
+			if !open {
+				return // the connection ended
+			}
 		default:
 			return
 		}

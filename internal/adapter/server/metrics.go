@@ -13,11 +13,6 @@ import (
 	"bulkhead/internal/deny"
 )
 
-// Syncer is a store that tells how long each fdatasync of a commit took.
-type Syncer interface {
-	OnSync(func(took time.Duration))
-}
-
 // metrics is what the operator's verb `metrics` shows. Names are part of the
 // contract (docs/contracts/messages.md).
 type metrics struct {
@@ -27,7 +22,6 @@ type metrics struct {
 	seconds     *prometheus.HistogramVec
 	messages    *prometheus.CounterVec
 	denied      *prometheus.CounterVec
-	sync        prometheus.Histogram
 	store       Store
 }
 
@@ -52,14 +46,8 @@ func newMetrics(store Store) *metrics {
 		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "bulkhead_adapter_connections_denied_total", Help: "Connections that were refused.",
 		}, []string{"agent", "code"}),
-		sync: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "bulkhead_adapter_sync_seconds", Help: "Time of the fdatasync of a commit.", Buckets: buckets,
-		}),
 	}
-	m.registry.MustRegister(m.connections, m.requests, m.seconds, m.messages, m.denied, m.sync, (*queueMetrics)(m))
-	if s, ok := store.(Syncer); ok {
-		s.OnSync(func(took time.Duration) { m.sync.Observe(took.Seconds()) })
-	}
+	m.registry.MustRegister(m.connections, m.requests, m.seconds, m.messages, m.denied, (*storeMetrics)(m))
 	return m
 }
 
@@ -123,43 +111,79 @@ func (m *metrics) text(context.Context) (string, error) {
 	return b.String(), nil
 }
 
-// queueMetrics reads the queues when they are asked for.
-type queueMetrics metrics
+// storeMetrics asks the store when it is asked.
+type storeMetrics metrics
 
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("bulkhead_adapter_"+name, help, labels, nil)
+}
+
+// What a queue shows.
 var (
-	queued = prometheus.NewDesc("bulkhead_adapter_queue_messages", "Messages in a recipient's queue.", []string{"agent"}, nil)
-	leased = prometheus.NewDesc("bulkhead_adapter_queue_leased", "Messages under a lease.", []string{"agent"}, nil)
-	retry  = prometheus.NewDesc("bulkhead_adapter_queue_retrying", "Messages that wait for another try.", []string{"agent"}, nil)
-	dead   = prometheus.NewDesc("bulkhead_adapter_dead_letters", "Dead letters of a recipient.", []string{"agent"}, nil)
-	oldest = prometheus.NewDesc("bulkhead_adapter_queue_oldest_seconds", "Age of the oldest message in a queue.", []string{"agent"}, nil)
-	volume = prometheus.NewDesc("bulkhead_adapter_queue_bytes", "Bytes in a queue.", []string{"agent"}, nil)
+	queued = desc("queue_messages", "Messages in a recipient's queue.", "agent")
+	leased = desc("queue_leased", "Messages under a lease.", "agent")
+	retry  = desc("queue_retrying", "Messages that wait for another try.", "agent")
+	dead   = desc("dead_letters", "Dead letters of a recipient.", "agent")
+	oldest = desc("queue_oldest_seconds", "Age of the oldest message in a queue.", "agent")
+	volume = desc("queue_bytes", "Bytes in a queue.", "agent")
+)
+
+// What the store shows.
+var (
+	commits      = desc("commit_seconds", "Time of a transaction's writes with its fsync.")
+	position     = desc("last_message", "Position of the last message of the team.")
+	memory       = desc("body_bytes", "Bytes of bodies kept in memory.")
+	acknowledged = desc("acknowledged_total", "Deliveries that were acknowledged.")
+	retried      = desc("retried_total", "Deliveries that come again.")
+	expired      = desc("leases_expired_total", "Leases that ended without an answer.")
+	died         = desc("dead_lettered_total", "Deliveries that were given up.")
+	evicted      = desc("evicted_total", "Of the dead letters, those that found no place in a queue.")
+	pruned       = desc("pruned_total", "Messages that went after their retention.")
+	failed       = desc("transactions_failed_total", "Transactions that failed.")
 )
 
 // scrapeTimeout bounds how long a busy store may keep an operator waiting.
 const scrapeTimeout = 10 * time.Second
 
 // Describe names what Collect gives.
-func (q *queueMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{queued, leased, retry, dead, oldest, volume} {
+func (q *storeMetrics) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		queued, leased, retry, dead, oldest, volume, commits, position, memory, acknowledged, retried, expired, died, evicted, pruned, failed,
+	} {
 		to <- d
 	}
 }
 
-// Collect asks the store.
-func (q *queueMetrics) Collect(to chan<- prometheus.Metric) {
+// Collect asks the store. One that cannot be written still gives its counts.
+func (q *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
 	defer cancel()
-	all, err := q.store.Queues(ctx)
-	if err != nil {
-		to <- prometheus.NewInvalidMetric(queued, err)
-		return
+	m, err := q.store.Metrics(ctx)
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
-	for _, s := range all {
-		for d, v := range map[*prometheus.Desc]float64{
-			queued: float64(s.Queued), leased: float64(s.Leased), retry: float64(s.Retry), dead: float64(s.Dead),
-			oldest: s.Oldest.Seconds(), volume: float64(s.Bytes),
-		} {
-			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, s.Agent)
-		}
+	if err == nil {
+		gauge(position, float64(m.Messages))
+		gauge(memory, float64(m.Bytes))
 	}
+	for _, s := range m.Queues {
+		gauge(queued, float64(s.Queued), s.Agent)
+		gauge(leased, float64(s.Leased), s.Agent)
+		gauge(retry, float64(s.Retry), s.Agent)
+		gauge(dead, float64(s.Dead), s.Agent)
+		gauge(oldest, s.Oldest.Seconds(), s.Agent)
+		gauge(volume, float64(s.Bytes), s.Agent)
+	}
+	for d, v := range map[*prometheus.Desc]int64{
+		acknowledged: m.Acknowledged, retried: m.Retried, expired: m.Expired, died: m.Dead, evicted: m.Evicted, pruned: m.Pruned, failed: m.Failed,
+	} {
+		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	up := map[float64]uint64{}
+	var sum uint64
+	for i, bound := range adapter.CommitBounds {
+		sum += uint64(m.Commit.Buckets[i]) // #nosec G115 -- a count
+		up[bound.Seconds()] = sum
+	}
+	to <- prometheus.MustNewConstHistogram(commits, uint64(m.Commit.Count), m.Commit.Sum.Seconds(), up) // #nosec G115 -- a count
 }

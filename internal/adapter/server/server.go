@@ -46,6 +46,7 @@ const (
 type Store interface {
 	adapter.Service
 	adapter.Operator
+	Metrics(ctx context.Context) (adapter.Metrics, error)
 }
 
 // Server is one running adapter.
