@@ -374,7 +374,9 @@ func TestNothingIsLostWhenTheAdapterIsKilledWhileAgentsSend(t *testing.T) {
 				t.Errorf("%s: %s", from, r)
 			}
 		}
+		adapterPID(t, c)
 		for _, agent := range []string{"lead", "worker"} {
+			stage.Until(t, "its gateway has found the adapter again", func() bool { return msg(t, c, agent, "channels").Exit == 0 })
 			seen := map[string]int{}
 			var last uint64
 			for end := time.Now().Add(2 * time.Minute); len(seen) < each && time.Now().Before(end); {
@@ -392,7 +394,6 @@ func TestNothingIsLostWhenTheAdapterIsKilledWhileAgentsSend(t *testing.T) {
 				}
 			}
 		}
-		adapterPID(t, c)
 	})
 }
 
@@ -404,15 +405,18 @@ func TestTheAdapterIsAdoptedToldAndKept(t *testing.T) {
 				stage.Container(t, c.Agent(t, "lead"), "gateway").PID, stage.Container(t, c.Agent(t, "worker"), "gateway").PID)
 		}
 		was := runtimes()
-		t.Run("a killed warden's successor adopts it", func(t *testing.T) {
+		t.Run("a killed warden's successor adopts it, and agents talk meanwhile", func(t *testing.T) {
+			c.Run(t, "exec", "lead", "--", "sh", "-c",
+				`setsid sh -c 'until [ -e /tmp/now ]; do sleep 0.1; done; sleep 1; `+shimMsg+` msg send --to worker --type note --text "without a warden"' > /tmp/said 2>&1 &`)
+			c.Run(t, "exec", "lead", "--", "touch", "/tmp/now")
 			kill9(t, wardens(t)...)
-			sent(t, c, "lead", "--to", "worker", "--type", "note", `"without a warden"`)
+			time.Sleep(3 * time.Second) // a while without a warden; whether it was long enough does not matter
+			c.Run(t, "up")
+			if now := adapterPID(t, c); now != pid || runtimes() != was {
+				t.Errorf("adapter %d -> %d, agents %s -> %s", pid, now, was, runtimes())
+			}
+			stage.Until(t, "the message has come", func() bool { return strings.Contains(c.Run(t, "msg", "tail", "--all"), "without a warden") })
 		})
-		// exec needs a warden, so the one above was started by it, or by up.
-		c.Run(t, "up")
-		if now := adapterPID(t, c); now != pid || runtimes() != was {
-			t.Errorf("adapter %d -> %d, agents %s -> %s", pid, now, was, runtimes())
-		}
 		t.Run("a changed policy restarts nobody", func(t *testing.T) {
 			if r := msg(t, c, "worker", "send", "--to", "lead", "--type", "escalation", "1"); r.Exit != wire.ExitRefused {
 				t.Error(r)
