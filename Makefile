@@ -68,6 +68,10 @@ bench: build ## measure; writes docs/benchmarks.md and prints the rest
 lint: go ## formatting and linters, at pinned versions
 	.ci/lint
 
+.PHONY: model
+model: ## check the formal model of message delivery; needs Debian's package spin
+	docs/model/run
+
 .PHONY: fuzz
 fuzz: go ## every fuzz target for FUZZTIME (default 30s)
 	grep -rl --include='*_test.go' '^func Fuzz' cmd internal test 2>/dev/null | sort | while read -r file; do

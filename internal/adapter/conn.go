@@ -139,6 +139,14 @@ func integer(v driver.Value) int64 {
 	return n
 }
 
+// sequence reads a number that is never negative.
+func sequence(v driver.Value) uint64 { return bits(integer(v)) }
+
+// SQLite's integers are signed. Sequences are below 1<<62, which callers' are
+// checked for; of nonces every bit counts and none means a sign.
+func bits(n int64) uint64   { return uint64(n) } //nolint:gosec // see above
+func number(n uint64) int64 { return int64(n) }  //nolint:gosec // see above
+
 func text(v driver.Value) string {
 	switch x := v.(type) {
 	case string:

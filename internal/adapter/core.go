@@ -15,7 +15,7 @@ type core struct {
 	agents   map[string]int64
 	names    map[int64]string
 	channels map[string]*channel
-	lastID   struct{ agent, channel, message, dead int64 }
+	lastID   struct{ agent, channel, message, dead, waiter int64 }
 	queues   map[int64]*queue
 	usage    map[int64]int64 // bytes of a sender in queues and dead letters
 	due      deadlines
@@ -84,10 +84,6 @@ func (c *core) quota(sender string) int64 {
 // backoff is how long a delivery waits after its attempt-th failure: 1 s, 2 s, 4 s.
 func backoff(attempt int) time.Duration {
 	return time.Second << max(0, min(attempt-1, 16))
-}
-
-func (p *Policy) mayWrite(from, to string) bool {
-	return slices.Contains(p.Agents[from].To, to)
 }
 
 func (p *Policy) member(agent, channel string) bool {

@@ -120,8 +120,8 @@ func (t *txn) deadEntry(id int64, recipient string) (e *entry) {
 				return nil
 			}
 			r := &record{
-				id: integer(row[0]), channel: t.channels[text(row[1])], seq: uint64(integer(row[2])), time: integer(row[3]), sender: integer(row[4]),
-				typ: Type(text(row[6])), rank: integer(row[7]), reply: uint64(integer(row[8])), root: uint64(integer(row[9])), size: integer(row[10]),
+				id: integer(row[0]), channel: t.channels[text(row[1])], seq: sequence(row[2]), time: integer(row[3]), sender: integer(row[4]),
+				typ: Type(text(row[6])), rank: integer(row[7]), reply: sequence(row[8]), root: sequence(row[9]), size: integer(row[10]),
 			}
 			copy(r.key[:], blob(row[5]))
 			r.critical = r.typ.critical()

@@ -13,8 +13,8 @@ const leaseBytes = 16
 
 func leaseToken(message, nonce int64) string {
 	var b [leaseBytes]byte
-	binary.BigEndian.PutUint64(b[:8], uint64(message))
-	binary.BigEndian.PutUint64(b[8:], uint64(nonce))
+	binary.BigEndian.PutUint64(b[:8], bits(message))
+	binary.BigEndian.PutUint64(b[8:], bits(nonce))
 	return hex.EncodeToString(b[:])
 }
 
@@ -26,7 +26,7 @@ func parseLease(s string) (message, nonce int64, ok bool) {
 	if _, err := hex.Decode(b[:], []byte(s)); err != nil {
 		return 0, 0, false
 	}
-	message, nonce = int64(binary.BigEndian.Uint64(b[:8])), int64(binary.BigEndian.Uint64(b[8:]))
+	message, nonce = number(binary.BigEndian.Uint64(b[:8])), number(binary.BigEndian.Uint64(b[8:]))
 	return message, nonce, message > 0 && nonce != 0
 }
 
@@ -34,7 +34,7 @@ func newNonce() int64 {
 	for {
 		var b [8]byte
 		_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-		if n := int64(binary.BigEndian.Uint64(b[:])); n != 0 {
+		if n := number(binary.BigEndian.Uint64(b[:])); n != 0 {
 			return n
 		}
 	}

@@ -34,7 +34,7 @@ func (c *core) loadNames() error {
 		return err
 	}
 	if err := c.db.query("SELECT id, name, last, time FROM channel", func(row []driver.Value) error {
-		ch := &channel{id: integer(row[0]), name: text(row[1]), last: uint64(integer(row[2])), time: integer(row[3]), row: true}
+		ch := &channel{id: integer(row[0]), name: text(row[1]), last: sequence(row[2]), time: integer(row[3]), row: true}
 		c.channels[ch.name] = ch
 		c.lastID.channel = max(c.lastID.channel, ch.id)
 		return nil
@@ -60,15 +60,16 @@ func (c *core) channelsByID() map[int64]*channel {
 func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
 	channels := c.channelsByID()
 	records := map[int64]*record{}
-	return c.db.query(`SELECT d.message, d.recipient, d.attempts, d.nonce, d.until, d.span, d.reason,
+	// In the order of messages, so that each page is read once.
+	return c.db.query(`WITH d AS MATERIALIZED (SELECT * FROM delivery INDEXED BY delivery_pending WHERE state = 0 ORDER BY message)
+		SELECT d.message, d.recipient, d.attempts, d.nonce, d.until, d.span, d.reason,
 			m.channel, m.seq, m.time, m.sender, m.key, m.type, m.priority, m.reply, m.root, length(m.body)
-		FROM delivery AS d INDEXED BY delivery_pending JOIN message AS m ON m.id = d.message
-		WHERE d.state = 0 ORDER BY d.recipient, d.message`, func(row []driver.Value) error {
+		FROM d CROSS JOIN message AS m ON m.id = d.message ORDER BY d.message`, func(row []driver.Value) error {
 		r := records[integer(row[0])]
 		if r == nil {
 			r = &record{
-				id: integer(row[0]), channel: channels[integer(row[7])], seq: uint64(integer(row[8])), time: integer(row[9]), sender: integer(row[10]),
-				typ: Type(text(row[12])), rank: integer(row[13]), reply: uint64(integer(row[14])), root: uint64(integer(row[15])), size: integer(row[16]),
+				id: integer(row[0]), channel: channels[integer(row[7])], seq: sequence(row[8]), time: integer(row[9]), sender: integer(row[10]),
+				typ: Type(text(row[12])), rank: integer(row[13]), reply: sequence(row[14]), root: sequence(row[15]), size: integer(row[16]),
 			}
 			if r.channel == nil {
 				return fmt.Errorf("message %d is in channel %d, which does not exist: stop the adapter and repair the store", r.id, integer(row[7]))
@@ -129,7 +130,7 @@ func (c *core) loadDead() error {
 		var k key
 		copy(k[:], blob(row[5]))
 		u.failures = append(u.failures, Failure{
-			DeadLetter: integer(row[0]), From: c.names[sender], Recipient: c.names[integer(row[2])], Channel: text(row[3]), Sequence: uint64(integer(row[4])),
+			DeadLetter: integer(row[0]), From: c.names[sender], Recipient: c.names[integer(row[2])], Channel: text(row[3]), Sequence: sequence(row[4]),
 			IdempotencyKey: k.String(), Type: Type(text(row[6])), Attempts: int(integer(row[7])), Reason: text(row[8]),
 		})
 		return nil

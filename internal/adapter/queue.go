@@ -1,6 +1,7 @@
 package adapter
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -83,11 +84,14 @@ type queue struct {
 }
 
 // lane is one channel's part of a queue. Its first next entries are leased,
-// entry next is not: order is kept because only that one may be leased.
+// entry next is not. Order is kept because only that one may be leased, and
+// only by the Receive that has those before it: whoever else got it could be
+// done with it before they come again.
 type lane struct {
 	channel *channel
 	entries []*entry
 	next    int
+	holder  int64 // the Receive that has the leased ones
 	served  int64 // tick of the last lease
 	passed  int   // messages of higher priority that went before its head
 }
@@ -186,11 +190,10 @@ func (l *lane) head() *entry {
 
 // pick chooses what to deliver next: a channel that was passed over often
 // enough, else the highest priority, else whose turn was longest ago.
-func (q *queue) pick(only string) *lane {
+func (q *queue) pick(w *waiter) *lane {
 	var best *lane
 	for _, l := range q.channels {
-		e := l.head()
-		if e == nil || only != "" && l.channel.name != only {
+		if l.head() == nil || l.next > 0 && l.holder != w.id || w.Channel != "" && l.channel.name != w.Channel {
 			continue
 		}
 		if best == nil || before(l, best) {
@@ -214,14 +217,15 @@ func before(a, b *lane) bool {
 }
 
 // lease marks the head of l as leased.
-func (q *queue) lease(l *lane) *entry {
+func (q *queue) lease(l *lane, w *waiter) *entry {
 	e := l.head()
+	l.holder = w.id
 	q.set(e, leased)
 	q.tick++
 	l.served, l.passed = q.tick, 0
 	l.next++
 	for _, o := range q.channels {
-		if h := o.head(); o != l && h != nil && h.rank < e.rank {
+		if h := o.head(); o != l && o.next == 0 && h != nil && h.rank < e.rank {
 			o.passed++
 		}
 	}
@@ -240,6 +244,6 @@ func (q *queue) back(e *entry, s state) (void []*entry) {
 	q.set(e, s)
 	l.next = i
 	// What was replayed from the dead letters may stand behind later ones.
-	slices.SortStableFunc(l.entries[i:], func(a, b *entry) int { return int(int64(a.seq) - int64(b.seq)) })
+	slices.SortStableFunc(l.entries[i:], func(a, b *entry) int { return cmp.Compare(a.seq, b.seq) })
 	return void
 }

@@ -23,8 +23,8 @@ func scanMessage(row []driver.Value) (id int64, m Message) {
 	var k key
 	copy(k[:], blob(row[5]))
 	m = Message{
-		IdempotencyKey: k.String(), Channel: text(row[1]), Sequence: uint64(integer(row[2])), Time: time.Unix(0, integer(row[3])).UTC(), From: text(row[4]),
-		Type: Type(text(row[6])), Priority: priority(integer(row[7])), ReplyTo: uint64(integer(row[8])), Body: blob(row[9]),
+		IdempotencyKey: k.String(), Channel: text(row[1]), Sequence: sequence(row[2]), Time: time.Unix(0, integer(row[3])).UTC(), From: text(row[4]),
+		Type: Type(text(row[6])), Priority: priority(integer(row[7])), ReplyTo: sequence(row[8]), Body: blob(row[9]),
 	}
 	m.To = other(m.Channel, m.From)
 	return integer(row[0]), m
@@ -79,7 +79,7 @@ func (a *Adapter) Replay(ctx context.Context, agent string, q ReplayRequest) (Pa
 	}
 	p := page{limit: q.Limit, Page: Page{Messages: []Message{}}}
 	err := a.read(ctx, agent, func(c *conn) error {
-		return c.query(selectMessage+"WHERE channel.name = ? AND m.seq >= ? ORDER BY m.seq LIMIT ?", p.row, q.Channel, int64(q.From), q.Limit+1)
+		return c.query(selectMessage+"WHERE channel.name = ? AND m.seq >= ? ORDER BY m.seq LIMIT ?", p.row, q.Channel, number(q.From), q.Limit+1)
 	})
 	return p.Page, err
 }
@@ -100,18 +100,18 @@ func (a *Adapter) Thread(ctx context.Context, agent string, q ThreadRequest) (Pa
 		if err := c.query("SELECT channel.id, root FROM message JOIN channel ON channel.id = channel WHERE channel.name = ? AND seq = ?", func(row []driver.Value) error {
 			id, root = integer(row[0]), integer(row[1])
 			return nil
-		}, q.Channel, int64(q.Sequence)); err != nil {
+		}, q.Channel, number(q.Sequence)); err != nil {
 			return err
 		}
 		switch root {
 		case -1:
 			return invalid("a thread of "+q.Channel, []deny.Field{{Name: "channel_sequence_id", Why: fmt.Sprintf("%s has no message %d, or it was too old to be kept", q.Channel, q.Sequence)}})
 		case 0:
-			root = int64(q.Sequence)
+			root = number(q.Sequence)
 		}
 		return c.query(selectMessage+`WHERE m.id IN (SELECT id FROM message WHERE channel = ?1 AND seq = ?2
 			UNION ALL SELECT id FROM message WHERE channel = ?1 AND root = ?2 AND root > 0) AND m.seq > ?3 ORDER BY m.seq LIMIT ?4`,
-			p.row, id, root, int64(q.After), q.Limit+1)
+			p.row, id, root, number(q.After), q.Limit+1)
 	})
 	return p.Page, err
 }

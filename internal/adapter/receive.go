@@ -24,6 +24,7 @@ const (
 // waiter is a Receive that waits for the first message.
 type waiter struct {
 	ReceiveRequest
+	id    int64    // never 0
 	got   []*entry // what it gets, set by the transaction that serves it
 	out   []Delivery
 	err   error
@@ -69,6 +70,8 @@ func (a *Adapter) Receive(ctx context.Context, agent string, q ReceiveRequest) (
 			t.after = append(t.after, func() { close(w.ready) })
 			return
 		}
+		t.lastID.waiter++
+		w.id = t.lastID.waiter
 		id := t.agent(agent)
 		if w.take(t, t.queueOf(id)); len(w.got) == 0 {
 			if q.Wait > 0 {
@@ -113,11 +116,11 @@ func (w *waiter) take(t *txn, q *queue) {
 	size := int64(0)
 	w.got, w.out = nil, nil
 	for len(w.got) < w.Max {
-		l := q.pick(w.Channel)
+		l := q.pick(w)
 		if l == nil || size > 0 && size+l.head().size > maxReceiveBytes {
 			break
 		}
-		e := q.lease(l)
+		e := q.lease(l, w)
 		size += e.size
 		e.attempts++
 		e.nonce = newNonce()

@@ -63,6 +63,7 @@ func TestADeliveryIsTriedFourTimesAndThenDead(t *testing.T) {
 					}
 					fail(s, ds[0])
 				}
+				synctest.Wait()
 				if ds := s.dead("qa"); len(ds) != 1 || ds[0].Attempts != 4 || ds[0].Sequence != 1 || ds[0].From != "pm" || ds[0].Reason == "" {
 					t.Fatalf("%+v", ds)
 				}
@@ -145,6 +146,7 @@ func TestAReceiverThatNeverAcknowledgesHoldsUpNobody(t *testing.T) {
 			}
 			time.Sleep(30 * second)
 		}
+		synctest.Wait()
 		if q := s.queue("qa"); q.Dead != 20 || q.Queued != 0 {
 			t.Fatalf("%+v", q)
 		}

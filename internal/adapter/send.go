@@ -126,8 +126,8 @@ func (t *txn) duplicate(sender int64, channel string, d *checked) (SendResult, b
 			func(row []driver.Value) error {
 				rank := integer(row[4])
 				m = &record{
-					channel: t.channels[text(row[0])], seq: uint64(integer(row[1])), time: integer(row[2]),
-					typ: Type(text(row[3])), rank: rank, reply: uint64(integer(row[5])), body: blob(row[6]),
+					channel: t.channels[text(row[0])], seq: sequence(row[1]), time: integer(row[2]),
+					typ: Type(text(row[3])), rank: rank, reply: sequence(row[5]), body: blob(row[6]),
 				}
 				return nil
 			}, sender, d.key[:]))
@@ -157,10 +157,10 @@ func (t *txn) root(ch *channel, seq uint64) uint64 {
 			return seq
 		}
 	}
-	root, err := t.db.integer("SELECT root FROM message WHERE channel = ? AND seq = ?", ch.id, int64(seq))
+	root, err := t.db.integer("SELECT root FROM message WHERE channel = ? AND seq = ?", ch.id, number(seq))
 	t.fail(err)
 	if root > 0 {
-		return uint64(root)
+		return bits(root)
 	}
 	return seq
 }

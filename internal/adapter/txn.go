@@ -107,16 +107,16 @@ func (t *txn) rows(n int, sql map[int]string, row func(i int)) {
 func (t *txn) flush() {
 	for ch := range t.touched {
 		if ch.row {
-			t.exec("UPDATE channel SET last = ?, time = ? WHERE id = ?", int64(ch.last), ch.time, ch.id)
+			t.exec("UPDATE channel SET last = ?, time = ? WHERE id = ?", number(ch.last), ch.time, ch.id)
 		} else {
-			t.exec("INSERT INTO channel (id, name, last, time) VALUES (?, ?, ?, ?)", ch.id, ch.name, int64(ch.last), ch.time)
+			t.exec("INSERT INTO channel (id, name, last, time) VALUES (?, ?, ?, ?)", ch.id, ch.name, number(ch.last), ch.time)
 			ch.row = true
 		}
 	}
 	clear(t.touched)
 	t.rows(len(t.messages), insertMessages, func(i int) {
 		m := t.messages[i]
-		t.args = append(t.args, m.id, m.channel.id, int64(m.seq), m.time, m.sender, m.key[:], string(m.typ), m.rank, int64(m.reply), int64(m.root), m.body)
+		t.args = append(t.args, m.id, m.channel.id, number(m.seq), m.time, m.sender, m.key[:], string(m.typ), m.rank, number(m.reply), number(m.root), m.body)
 	})
 	t.messages = t.messages[:0]
 	t.rows(len(t.dirty), upsertDeliveries, func(i int) {
