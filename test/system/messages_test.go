@@ -196,6 +196,14 @@ func TestOperatorsReplayAndDropDeadLettersAndKeepACopy(t *testing.T) {
 		if out := c.Run(t, "dlq", "list", "worker"); out != "no dead letters\n" {
 			t.Error(out)
 		}
+		c.Run(t, "msg", "send", "--to", "worker", `"before the repair"`)
+		if out := c.Run(t, "msg", "repair"); !strings.Contains(out, "2 messages, 2 deliveries") || !strings.Contains(out, "is kept as") {
+			t.Error(out)
+		}
+		stage.Until(t, "its gateway has found the adapter again", func() bool { return msg(t, c, "worker", "channels").Exit == 0 })
+		if got := received(t, c, "worker", "--wait", "10s", "--ack"); len(got) != 1 || string(got[0].Body) != `"before the repair"` {
+			t.Errorf("%+v", got)
+		}
 		if out := c.Run(t, "metrics"); !strings.Contains(out, `{agent="worker"}`) {
 			t.Error(out)
 		}

@@ -174,6 +174,8 @@ func (c *call) dispatch(verb string) error {
 		return c.messages()
 	case wire.VerbMessagesBackup:
 		return c.backup()
+	case wire.VerbMessagesRepair:
+		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.repair(c.ctx, r, c.uid, c.say) })
 	case wire.VerbShutdown:
 		err := serveCall(c, func(struct{}) (any, error) { return struct{}{}, nil })
 		c.w.cancel()
