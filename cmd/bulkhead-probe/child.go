@@ -14,14 +14,21 @@ import (
 // process of its own: it may be killed, or must have a single thread.
 const childArg = "child"
 
+// How a child in the mode "i386" ends. Neither is how a Go program that met a
+// fault ends (2).
+const (
+	i386Answered = 0
+	i386Refused  = 4
+)
+
 // child waits until its parent closes its standard input, and ends. In the
 // mode "i386" it makes a system call by the i386 entry instead.
 func child() {
 	if os.Getenv("MODE") == "i386" {
 		if callI386(getpidI386) > 0 {
-			os.Exit(0)
+			os.Exit(i386Answered)
 		}
-		os.Exit(4)
+		os.Exit(i386Refused)
 	}
 	// As a target in a decoy it must be exactly as open as the mechanisms under
 	// test leave it. Yama (ptrace_scope 1) would refuse besides; without Yama

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"syscall"
 	"unsafe"
 
@@ -93,12 +94,16 @@ func i386(t *trial) error {
 	case ws.Signaled() && ws.Signal() == syscall.SIGSYS:
 		t.step("int 0x80", refused("SIGSYS"))
 	case ws.Signaled():
-		return errors.Join(errUnsupported, errors.New("int 0x80 ended by "+ws.Signal().String()))
-	case ws.ExitStatus() == 0:
+		return fmt.Errorf("%w: int 0x80 ended by %s", errUnsupported, ws.Signal())
+	case ws.ExitStatus() == i386Answered:
 		t.step("int 0x80", nil)
 		t.saw("the i386 entry answers")
-	default:
+	case ws.ExitStatus() == i386Refused:
 		t.step("int 0x80", unix.ENOSYS)
+	default:
+		// Without IA32 emulation the instruction is a fault, which Go's runtime
+		// turns into an exit.
+		return fmt.Errorf("%w: int 0x80 is a fault (exit status %d)", errUnsupported, ws.ExitStatus())
 	}
 	return nil
 }

@@ -145,6 +145,21 @@ func withoutDialer() []Attack {
 	return out
 }
 
+// lacking says whether this kernel has no means for an attack at all, as one
+// without IA32 emulation has none for kernel.i386.
+func lacking(r *Report, id string) (why string, lacks bool) {
+	for _, row := range r.Rows {
+		if row.Attack != id {
+			continue
+		}
+		if row.Verdict != NotRun {
+			return "", false
+		}
+		why, lacks = row.Evidence, true
+	}
+	return why, lacks
+}
+
 func TestRealContainersWithstandEveryAttackAndABrokenProfileDoesNot(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs root and a throwaway host")
@@ -172,6 +187,10 @@ func TestRealContainersWithstandEveryAttackAndABrokenProfileDoesNot(t *testing.T
 					t.Errorf("exit %d, want %d:\n%s", r.ExitCode(), want, r.Text())
 				}
 				for _, id := range tc.falls {
+					if why, lacks := lacking(r, id); lacks {
+						t.Logf("%s: %s", id, why)
+						continue
+					}
 					if !slices.ContainsFunc(r.Rows, func(x Row) bool { return x.Attack == id && x.Verdict == Succeeded }) {
 						t.Errorf("%s is not reported as succeeded", id)
 					}

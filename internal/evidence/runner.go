@@ -157,10 +157,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 
 // attackOnce makes one attempt and fills its row.
 func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent, bait *bait, row *Row, slow *atomic.Int32) {
-	if why, missing := q.Missing[a.Layer]; missing {
-		row.Verdict, row.Evidence = NotRun, "layer "+string(a.Layer)+" is not in force here: "+why
-		return
-	}
+	defer row.allowFor(q.Missing)
 	if a.At == AtOthers {
 		if err := stands(a, at); err != nil {
 			row.Verdict, row.Evidence = Unproven, err.Error()
@@ -184,6 +181,15 @@ func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent
 	if (a.ID == "net.loopback" || a.ID == "dialer.aim") && bait.taken.Load() != before {
 		// The listener is the witness that no probe can talk away.
 		row.Verdict, row.Evidence = Succeeded, "the host's own listener was reached; the probe said: "+row.Evidence
+	}
+}
+
+// allowFor takes back a success where the layer is not whole: it is no surprise
+// there. What was refused all the same, by the rest of the layer, stays denied.
+func (r *Row) allowFor(missing map[deny.Layer]string) {
+	why, ok := missing[r.Layer]
+	if ok && r.Verdict == Succeeded {
+		r.Verdict, r.Evidence = NotRun, "layer "+string(r.Layer)+" is not in force here: "+why+"; it was tried, and succeeded: "+r.Evidence
 	}
 }
 

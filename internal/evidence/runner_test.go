@@ -176,14 +176,30 @@ func TestATargetThatDoesNotExistProvesNothing(t *testing.T) {
 	}
 }
 
-func TestALayerThatIsMissingIsNotRunAndSaysWhy(t *testing.T) {
-	r, err := Run(t.Context(), answering(func(q attempt.Request, _ Position) ([]byte, error) { return answer(refusing(q)) }),
-		Request{Team: "pair", Agents: twoAgents(t), Missing: map[deny.Layer]string{deny.LayerEgress: "no nf_tables"}})
-	if err != nil {
-		t.Fatal(err)
+func TestWhatSucceedsWhereALayerIsMissingIsNotRunAndSaysWhy(t *testing.T) {
+	missing := map[deny.Layer]string{deny.LayerEgress: "no nf_tables"}
+	run := func(layer deny.Layer) *Report {
+		// Every attack on one layer goes through; the rest is refused.
+		r, err := Run(t.Context(), answering(func(q attempt.Request, _ Position) ([]byte, error) {
+			said := refusing(q)
+			if slices.ContainsFunc(Attacks(), func(a Attack) bool { return a.Attempt == q.Attempt && a.Layer == layer }) {
+				said.Outcome, said.Steps = attempt.Succeeded, []attempt.Step{{What: "tried"}}
+			}
+			return answer(said)
+		}), Request{Team: "pair", Agents: twoAgents(t), Missing: missing})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
 	}
-	if r.NotRun == 0 || !r.OK() || !strings.Contains(r.Text(), "no nf_tables") {
-		t.Fatalf("got %s", r.Text())
+	if r := run(deny.LayerEgress); r.NotRun == 0 || r.Denied == 0 || !r.OK() || !strings.Contains(r.Text(), "no nf_tables") {
+		t.Errorf("egress is missing, and gone through: %s", r.Text())
+	}
+	if r := run(deny.LayerPod); r.Succeeded == 0 || r.OK() {
+		t.Errorf("egress is missing, but the pod was gone through: %s", r.Text())
+	}
+	if r := run(""); r.NotRun != 0 || !r.OK() {
+		t.Errorf("egress is missing, but everything was refused: %s", r.Text())
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -23,6 +24,10 @@ const toolTimeout = 30 * time.Second
 type Accounts struct {
 	Etc    string // "/etc"
 	Ledger *ledger.Ledger
+	// Held stays open in every useradd and userdel. With the warden's lock in
+	// it, the next warden waits for one that outlived its own: without, it
+	// would find an account half made, or make it a second time.
+	Held *os.File
 }
 
 // Request describes an account.
@@ -80,11 +85,11 @@ func (a *Accounts) Ensure(ctx context.Context, r Request) (User, Range, error) {
 		}
 		if slices.Contains(d.Groups, r.Name) {
 			// Ours, by the ledger: a removal was cut short between user and group.
-			if err := run(ctx, "groupdel", r.Name); err != nil {
+			if err := a.run(ctx, "groupdel", r.Name); err != nil {
 				return User{}, Range{}, fmt.Errorf("account: make %s anew: %w", r.Name, err)
 			}
 		}
-		if err := run(ctx, "useradd", useraddArgs(r)...); err != nil {
+		if err := a.run(ctx, "useradd", useraddArgs(r)...); err != nil {
 			return User{}, Range{}, fmt.Errorf("account: make %s: %w", r.Name, err)
 		}
 		if d, err = Read(a.Etc); err != nil {
@@ -127,7 +132,7 @@ func (a *Accounts) Remove(ctx context.Context, name string) error {
 		return err
 	}
 	if _, ok := d.User(name); ok {
-		if err := run(ctx, "userdel", name); err != nil {
+		if err := a.run(ctx, "userdel", name); err != nil {
 			return fmt.Errorf("account: remove %s: %w", name, err)
 		}
 		if d, err = Read(a.Etc); err != nil {
@@ -139,7 +144,7 @@ func (a *Accounts) Remove(ctx context.Context, name string) error {
 	}
 	// userdel leaves a group to which somebody was added.
 	if slices.Contains(d.Groups, name) {
-		if err := run(ctx, "groupdel", name); err != nil {
+		if err := a.run(ctx, "groupdel", name); err != nil {
 			return fmt.Errorf("account: remove the group of %s: %w", name, err)
 		}
 	}
@@ -160,7 +165,7 @@ func tool(name string) (string, error) {
 	return "", fmt.Errorf("%s is in none of %s; install the package passwd", name, strings.Join(ToolDirs(), ":"))
 }
 
-func run(ctx context.Context, name string, args ...string) error {
+func (a *Accounts) run(ctx context.Context, name string, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, toolTimeout)
 	defer cancel()
 	path, err := tool(name)
@@ -172,6 +177,9 @@ func run(ctx context.Context, name string, args ...string) error {
 	c.Env = []string{"PATH=" + strings.Join(ToolDirs(), ":"), "LC_ALL=C"}
 	c.Dir = "/"
 	c.Stdout, c.Stderr = &out, &out
+	if a.Held != nil {
+		c.ExtraFiles = []*os.File{a.Held}
+	}
 	if err := c.Run(); err != nil {
 		return fmt.Errorf("%s: %w: %s", name, err, strings.TrimSpace(out.String()))
 	}

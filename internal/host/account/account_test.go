@@ -9,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/host/ledger"
 	"bulkhead/test/system/throwaway"
@@ -177,4 +180,48 @@ func TestAccountsOnAHost(t *testing.T) {
 			t.Error("an account of somebody else was removed")
 		}
 	})
+}
+
+func TestToolsHoldTheLockOfWhoeverStartedThem(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lock")
+	open := func() *os.File {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	held, next := open(), open()
+	defer func() { _ = next.Close() }()
+	if err := unix.Flock(int(held.Fd()), unix.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	started := make(chan struct{})
+	go func() {
+		a := Accounts{Held: held}
+		close(started)
+		ended <- a.run(t.Context(), "sleep", "1")
+	}()
+	<-started
+	for { // ours twice (held and next), and the child's
+		out, err := exec.Command("sh", "-c", "ls -l /proc/[0-9]*/fd 2>/dev/null | grep -c "+path+" || true").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.TrimSpace(string(out)) == "3" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	_ = held.Close() // as the kernel does when the warden is killed
+	if err := unix.Flock(int(next.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EWOULDBLOCK) {
+		t.Errorf("while the tool runs: %v, want EWOULDBLOCK", err)
+	}
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if err := unix.Flock(int(next.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		t.Errorf("after the tool's end: %v", err)
+	}
 }

@@ -159,7 +159,11 @@ func (c *call) dispatch(verb string) error {
 	case wire.VerbRun:
 		return c.run()
 	case wire.VerbVerify:
-		return serveCall(c, func(r wire.VerifyRequest) (any, error) { return c.w.verify(c.ctx, r, c.say) })
+		return serveCall(c, func(r wire.VerifyRequest) (any, error) {
+			ctx, cancel := c.whileAsked()
+			defer cancel()
+			return c.w.verify(ctx, r, c.say)
+		})
 	case wire.VerbDenials:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.denialsOf(r) })
 	case wire.VerbAllow:
@@ -201,6 +205,19 @@ func serveCall[T any](c *call, do func(T) (any, error)) error {
 func (c *call) say(agent, step string) {
 	// An operator who left does not stop the work.
 	_ = c.conn.Send(c.id, wire.VerbProgress, wire.Progress{Agent: agent, Step: step})
+}
+
+// whileAsked ends when the operator leaves: for work that only its answer is
+// wanted of.
+func (c *call) whileAsked() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(c.ctx)
+	go func() {
+		// Nothing more is asked on this connection: whatever is read is its end.
+		_, files, _ := c.conn.Recv()
+		closeFiles(files)
+		cancel()
+	}()
+	return ctx, cancel
 }
 
 func (c *call) fail(err error) {

@@ -91,7 +91,7 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	if a.Messages {
 		shim.TokenFile, shim.Push = insideToken, pushOf(a.Want)
 	}
-	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: shim})
+	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, LogBytes: a.Want.Limits.WithDefaults().LogBytes, Shim: shim})
 }
 
 // pushOf is the hook into which the shim delivers the agent's messages.

@@ -76,6 +76,7 @@ type Warden struct {
 	cgroups  *cgroup.Tree
 	refused  *refusals
 	events   *events
+	disks    diskLocks
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
 	groupRoot string
@@ -108,15 +109,15 @@ func Run(ctx context.Context, cfg Config) error {
 			return fmt.Errorf("warden: %w", err)
 		}
 	}
-	unlock, err := lock(ctx, cfg.Host.WardenLock())
+	held, err := lock(ctx, cfg.Host.WardenLock())
 	if err != nil {
 		return err
 	}
-	defer unlock()
+	defer func() { _ = held.Close() }()
 	if err := tree.MkdirAll(cfg.Host.Run); err != nil {
 		return fmt.Errorf("warden: %w", err)
 	}
-	w, err := open(ctx, cfg)
+	w, err := open(ctx, cfg, held)
 	if err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func Run(ctx context.Context, cfg Config) error {
 	return w.serve(ln)
 }
 
-func open(ctx context.Context, cfg Config) (*Warden, error) {
+func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
 	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
@@ -150,7 +151,7 @@ func open(ctx context.Context, cfg Config) (*Warden, error) {
 	if w.table, err = nft.Open(); err != nil {
 		return nil, errors.Join(err, w.ledger.Close())
 	}
-	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger}
+	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger, Held: held}
 	w.resolver = resolver.NewClient(w.resolverSocket())
 	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent})
 	w.ctx, w.cancel = context.WithCancel(ctx)
@@ -172,8 +173,8 @@ func (w *Warden) close() {
 const lockPatience = 5 * time.Second
 
 // lock makes sure that there is one warden. The kernel drops the lock when the
-// process ends, however it ends.
-func lock(ctx context.Context, path string) (unlock func(), err error) {
+// process ends, however it ends, and with it what makes accounts for it.
+func lock(ctx context.Context, path string) (held *os.File, err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600) // #nosec G304 -- layout
 	if err != nil {
 		return nil, fmt.Errorf("warden: lock: %w", err)
@@ -183,7 +184,7 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	for {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return func() { _ = f.Close() }, nil
+			return f, nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, errors.Join(fmt.Errorf("warden: lock %s: %w", path, err), f.Close())

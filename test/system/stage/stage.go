@@ -202,7 +202,7 @@ func Picture(t *testing.T) map[string]string {
 		"mounts":     "cut -d' ' -f4- /proc/self/mountinfo | sort",
 		"cgroups":    "find /sys/fs/cgroup -mindepth 2 -type d | sort",
 		"namespaces": "ls /run/netns 2>/dev/null || true; ip -o link",
-		"processes":  `all=$(ps -eo uid,args --no-headers); grep -v -e 'ps -eo' -e 'bash -euo' -e ' 0 sort$' -e '\[kworker/' -e '(udev-worker)' <<< "$all" | sort`,
+		"processes":  `all=$(ps -eo uid,args --no-headers); grep -v -e 'ps -eo' -e 'bash -euo' -e ' 0 sort$' -e '\[kworker/' -e '(udev-worker)' -e '<defunct>' <<< "$all" | sort`,
 		"run":        "find /run -name '*bulkhead*' | sort",
 		"sysctls":    "sysctl -a 2>/dev/null | grep -E '^(kernel|net|user|vm)[.]' | grep -v -e random -e ns_last_pid -e pty.nr -e conntrack_count -e sched_domain || true",
 	} {
