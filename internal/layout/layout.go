@@ -151,8 +151,11 @@ func (a Agent) PinSocket() string { return filepath.Join(a.PinDir(), "pin.sock")
 
 // AdapterName is what the team's message adapter is called wherever an agent's
 // name stands: in paths, accounts, plans and status. No agent may have it. Its
-// Data belongs to its own account, and its other folders to root, as an agent's.
+// AdapterData belongs to its own account, its other folders to root.
 const AdapterName = "comm_adapter"
+
+// AdapterData is the adapter's folder of messages, mode 0700.
+func (a Agent) AdapterData() string { return filepath.Join(a.State, "data") }
 
 // AdapterDir is mounted read-only into the gateway; it holds adapter.sock.
 func (a Agent) AdapterDir() string { return filepath.Join(a.Run, "adapter") }

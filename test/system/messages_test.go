@@ -490,3 +490,33 @@ func readManifest(t *testing.T, c stage.CLI) string {
 	}
 	return string(raw)
 }
+
+func TestVerifyAttacksTheAdapter(t *testing.T) {
+	talking(t, engines[onlyCell:1], func(t *testing.T, c stage.CLI) {
+		var report struct {
+			Succeeded int `json:"succeeded"`
+			Rows      []struct {
+				Attack, Position, Verdict, Evidence string
+			} `json:"rows"`
+		}
+		r := c.Try(t, "verify", "--no-controls", "--json")
+		if err := json.Unmarshal([]byte(r.Stdout), &report); err != nil || report.Succeeded != 0 {
+			t.Fatalf("%v %s", err, r)
+		}
+		denied := map[string]int{}
+		for _, row := range report.Rows {
+			if !strings.HasPrefix(row.Attack, "message.") {
+				continue
+			}
+			if row.Verdict != "denied" {
+				t.Errorf("%+v", row)
+			}
+			denied[row.Attack+" from "+row.Position]++
+		}
+		for _, want := range []string{"message.socket from runtime", "message.socket from gateway", "message.socket from account", "message.token from gateway"} {
+			if denied[want] != 2 {
+				t.Errorf("%s: %d rows, want one for each agent", want, denied[want])
+			}
+		}
+	})
+}

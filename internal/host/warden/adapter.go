@@ -110,15 +110,15 @@ func (a *adapterRun) folders() error {
 	if err := tree.MakeAll(tree.Entry{Path: a.place.State, Mode: 0o711}); err != nil {
 		return err
 	}
-	owner, ok, err := tree.Owner(a.place.Data())
+	owner, ok, err := tree.Owner(a.place.AdapterData())
 	if err == nil && ok && owner != a.uid {
-		err = tree.Chown(a.place.Data(), a.uid, a.uid)
+		err = tree.Chown(a.place.AdapterData(), a.uid, a.uid)
 	}
 	if err != nil {
 		return err
 	}
 	return tree.MakeAll(
-		tree.Entry{Path: a.place.Data(), UID: a.uid, GID: a.uid, Mode: 0o700},
+		tree.Entry{Path: a.place.AdapterData(), UID: a.uid, GID: a.uid, Mode: 0o700},
 		tree.Entry{Path: a.place.Logs(), Mode: 0o700},
 		tree.Entry{Path: a.place.Run, Mode: 0o711},
 		tree.Entry{Path: a.place.Control(), Mode: 0o700},

@@ -57,7 +57,7 @@ func adapterSpec(p layout.Agent, uid uint32, programs string) engine.Spec {
 		User: engine.User{ID: uid},
 		Mounts: []engine.Mount{
 			{Kind: engine.MountTmpfs, Target: "/tmp", Writable: true, Size: 64 << 20, Mode: 0o1777},
-			{Kind: engine.MountBind, Source: p.Data(), Target: insideData, Writable: true},
+			{Kind: engine.MountBind, Source: p.AdapterData(), Target: insideData, Writable: true},
 			{Kind: engine.MountBind, Source: programs, Target: programsDir, Exec: true},
 		},
 		Command:  []string{programsDir + "/" + serveProgram, "adapter"},

@@ -54,7 +54,7 @@ func (c *call) backup() error {
 // takeFile opens a plain file of the adapter's folder and unlinks its name.
 // There is none when the adapter failed.
 func (a *adapterRun) takeFile(name string) (*os.File, error) {
-	d, err := tree.OpenLeaf(a.place.Data(), a.uid)
+	d, err := tree.OpenLeaf(a.place.AdapterData(), a.uid)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (a *adapterRun) takeFile(name string) (*os.File, error) {
 	}
 	st, err := f.Stat()
 	if err == nil && !st.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no file", filepath.Join(a.place.Data(), name))
+		err = fmt.Errorf("%s is no file", filepath.Join(a.place.AdapterData(), name))
 	}
 	if err != nil {
 		return f, fmt.Errorf("warden: backup: %w", err)
