@@ -53,9 +53,10 @@ vm: go ## the same on real Debian hosts under QEMU (systemd, cgroup v2); needs r
 	go test -tags vm -count=1 -timeout 30m $(TESTFLAGS) ./test/vm
 
 .PHONY: demo
-demo: build ## two agents in a throwaway host; HOST=here uses this machine
+demo: build ## two agents, then six that talk, in throwaway hosts; HOST=here uses this machine
 	@[ "$$(id -u)" = 0 ] || { echo "make demo needs root: run sudo make demo" >&2; exit 1; }
 	examples/pair/demo.sh
+	examples/seven/demo.sh
 
 .PHONY: bench
 bench: build ## measure; writes docs/benchmarks.md and prints the rest

@@ -56,6 +56,7 @@ func kinds() map[string]kind {
 		"dialer.aim":    {do: dialerAim},
 		"dialer.mark":   {do: dialerMark},
 		"dialer.listen": {do: dialerListen},
+		"adapter.token": {do: adapterToken},
 
 		"mount.tmpfs":         {do: mountTmpfs, harmful: true},
 		"mount.new_api":       {do: mountNewAPI, harmful: true},

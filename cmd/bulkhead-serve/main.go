@@ -2,6 +2,7 @@
 //
 //	bulkhead-serve gateway   one per agent: everything its runtime can reach
 //	bulkhead-serve adapter   one per team: messages between its agents
+//	bulkhead-serve repair    mends what a stopped adapter holds, and ends
 //
 // They are started by the warden. A gateway finds its listening socket on
 // descriptor 3 and its config (internal/gateway.Config, JSON) on descriptor 4,
@@ -51,7 +52,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bulkhead-serve gateway|adapter, started by the warden with sockets and a config on descriptors from 3 on")
+var errUsage = errors.New("usage: bulkhead-serve gateway|adapter|repair, started by the warden with sockets and a config on descriptors from 3 on")
 
 func run(ctx context.Context, args []string) error {
 	switch {
@@ -59,6 +60,8 @@ func run(ctx context.Context, args []string) error {
 		return runGateway(ctx)
 	case len(args) == 1 && args[0] == "adapter":
 		return runAdapter(ctx)
+	case len(args) == 1 && args[0] == "repair":
+		return runRepair(ctx)
 	}
 	return errUsage
 }

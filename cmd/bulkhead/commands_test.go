@@ -51,7 +51,11 @@ func answers(t *testing.T, results map[string]any) (socket string) {
 		if err != nil {
 			return
 		}
-		switch res := results[m.Verb].(type) {
+		result := results[m.Verb]
+		if f, ok := result.(func(json.RawMessage) any); ok {
+			result = f(m.Body)
+		}
+		switch res := result.(type) {
 		case nil:
 			_ = c.Send(m.ID, wire.VerbError, wire.Failure{Message: "unknown verb", Exit: wire.ExitFailed})
 		case wire.Failure:

@@ -25,7 +25,7 @@ func newWatchCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "watch [AGENT]",
 		Short: "Show what happens, as it happens",
-		Long: `Show decisions on egress, denials, starts, ends, restarts and repairs as they
+		Long: `Show decisions on egress and messages, denials, starts, ends, restarts and repairs as they
 happen, until interrupted. Repeats of a decision come folded, once a minute. With
 --json each line is one record (docs/contracts/record.md).`,
 		Example: `  sudo bulkhead watch
@@ -96,7 +96,8 @@ func (w *watching) outcome() error {
 	return w.failed
 }
 
-// followAll follows the gateway logs of all agents, or of one.
+// followAll follows the gateway logs of all agents and the adapter's, or of one
+// agent.
 func (w *watching) followAll(agent string) {
 	if agent != "" {
 		w.follow(agent)
@@ -126,7 +127,15 @@ func (w *watching) follow(agent string) {
 		tail := 0
 		for w.ctx.Err() == nil {
 			_ = w.a.follow(w.ctx, wire.LogsRequest{Team: w.team, Agent: agent, Container: "gateway"}, tail, true, func(l logLine) error {
-				if r, ok := recordOf(l); ok {
+				if isAdapter(agent) {
+					l.Stream = "stdout" // no shim stands between it and its log
+				}
+				r, ok := recordOf(l)
+				switch {
+				case !ok:
+				case isAdapter(agent): // it records for every agent
+					w.show(r, r.Agent)
+				default:
 					w.show(r, agent)
 				}
 				return nil

@@ -70,7 +70,7 @@ func OCIProfile(r engine.Role) ([]byte, error) {
 		plain[n] = true
 	}
 	refused := slices.Concat(refusedCalls, a.refused)
-	if ours := r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver; ours {
+	if ours(r) {
 		refused = append(refused, "listen")
 		if r != engine.RoleResolver {
 			refused = append(refused, "bind")
@@ -100,7 +100,7 @@ func OCIProfile(r engine.Role) ([]byte, error) {
 			allow("socket", is(0, family), is(2, protocol))
 		}
 	}
-	if r != engine.RoleDialer && r != engine.RoleResolver {
+	if r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter {
 		allow("socket", is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE))
 	}
 	allow("socketpair", is(0, unix.AF_UNIX))

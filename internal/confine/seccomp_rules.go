@@ -72,8 +72,7 @@ func rulesFor(r engine.Role, a architecture) rules {
 			out.calls[a.nr(name)] = ret(retAllow)
 		}
 	}
-	ours := r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver
-	netlink := r != engine.RoleDialer && r != engine.RoleResolver
+	netlink := r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter
 	out.calls[a.nr("socket")] = socketBlock(netlink)
 	out.calls[a.nr("socketpair")] = lowIn(0, []uint32{unix.AF_UNIX}, errno(unix.EAFNOSUPPORT))
 	out.calls[a.nr("clone")] = lowClear(0, namespaceFlags, unix.EPERM)
@@ -89,7 +88,7 @@ func rulesFor(r engine.Role, a architecture) rules {
 			out.calls[a.nr(name)] = errno(unix.EPERM)
 		}
 	}
-	if ours {
+	if ours(r) {
 		// Their listening sockets are passed in.
 		out.calls[a.nr("listen")] = errno(unix.EPERM)
 		if r != engine.RoleResolver { // UDP may need an address of its own
@@ -97,6 +96,11 @@ func rulesFor(r engine.Role, a architecture) rules {
 		}
 	}
 	return out
+}
+
+// ours says whether only a server of our own runs in the role.
+func ours(r engine.Role) bool {
+	return r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver || r == engine.RoleAdapter
 }
 
 // Seal gives up starting programs, for the dialer and the resolver: called by

@@ -18,7 +18,7 @@ import (
 	"bulkhead/internal/engine"
 )
 
-var roles = []engine.Role{engine.RoleRuntime, engine.RoleRun, engine.RoleGateway, engine.RoleDialer, engine.RoleResolver}
+var roles = []engine.Role{engine.RoleRuntime, engine.RoleRun, engine.RoleGateway, engine.RoleDialer, engine.RoleResolver, engine.RoleAdapter}
 
 // machine evaluates a filter as the kernel would.
 type machine struct {
@@ -109,10 +109,10 @@ func TestEveryCallNumberIsAllowedOnlyWhenListed(t *testing.T) {
 			for _, name := range slices.Concat(refusedCalls, a.refused) {
 				refused[a.nr(name)] = true
 			}
-			if r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver {
+			if ours(r) {
 				refused[a.nr("listen")] = true
 			}
-			if r == engine.RoleGateway || r == engine.RoleDialer {
+			if ours(r) && r != engine.RoleResolver {
 				refused[a.nr("bind")] = true
 			}
 			for nr := range uint32(2048) {
@@ -249,7 +249,7 @@ func TestSocketFamilies(t *testing.T) {
 			high := func(v uint32) uint64 { return uint64(v) | uint64(rapid.Uint32().Draw(rt, "high"))<<32 }
 			got := m.call(a.audit, a.nr("socket"), high(family), high(unix.SOCK_STREAM), high(protocol))
 			ip := family == unix.AF_INET || family == unix.AF_INET6
-			route := family == unix.AF_NETLINK && r != engine.RoleDialer && r != engine.RoleResolver
+			route := family == unix.AF_NETLINK && r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter
 			want := no(unix.EAFNOSUPPORT)
 			switch {
 			case family == unix.AF_UNIX, ip && (protocol == 0 || protocol == 1 || protocol == 6 || protocol == 17 || protocol == 58), route && protocol == 0:

@@ -21,6 +21,7 @@ const (
 	RoleRun      Role = "run"      // a one-off command with the runtime's profile
 	RoleDialer   Role = "dialer"   // in the host's network namespace, bound by nftables
 	RoleResolver Role = "resolver" // in the host's network namespace, may reach DNS servers
+	RoleAdapter  Role = "adapter"  // the team's message adapter: the initial user namespace, no network
 	RoleAccount  Role = "account"  // the bare account inside its cell: attacks only
 )
 

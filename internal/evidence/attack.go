@@ -109,6 +109,9 @@ type Agent struct {
 	Proxy string
 	// Dialer is the path of dialer.sock as its gateway sees it.
 	Dialer string
+	// Adapter is the path of its adapter.sock as its gateway sees it; empty when
+	// its team has no messages.
+	Adapter string
 }
 
 // World is what surrounds the agents.

@@ -113,7 +113,7 @@ func (s *scene) makeTarget() error {
 			return err
 		}
 	}
-	for _, path := range s.b.Sockets() {
+	for _, path := range append(s.b.Sockets(), s.b.Place.AdapterSocket()) {
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // #nosec G301 -- as on a real host
 			return err
 		}

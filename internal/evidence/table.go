@@ -52,7 +52,7 @@ func nothing(_, _ Agent, _ World) attempt.Request { return attempt.Request{} }
 
 // Attacks is the table. The order is that of the report.
 func Attacks() []Attack {
-	return slices.Concat(fileAttacks(), processAttacks(), networkAttacks(), egressAttacks(), kernelAttacks(), mountAttacks())
+	return slices.Concat(fileAttacks(), processAttacks(), networkAttacks(), egressAttacks(), messageAttacks(), kernelAttacks(), mountAttacks())
 }
 
 func fileAttacks() []Attack {

@@ -11,4 +11,7 @@ type Agent struct {
 	Place layout.Agent
 	IDs   layout.IDs
 	Want  *team.Agent
+	// Messages says that its team has an adapter, to which its gateway gets a
+	// socket.
+	Messages bool
 }

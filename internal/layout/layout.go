@@ -149,6 +149,29 @@ func (a Agent) PinDir() string { return filepath.Join(a.Run, "pin") }
 // PinSocket is where the dialer asks the warden to pin a destination.
 func (a Agent) PinSocket() string { return filepath.Join(a.PinDir(), "pin.sock") }
 
+// AdapterName is what the team's message adapter is called wherever an agent's
+// name stands: in paths, accounts, plans and status. No agent may have it. Its
+// AdapterData belongs to its own account, its other folders to root.
+const AdapterName = "comm_adapter"
+
+// AdapterData is the adapter's folder of messages, mode 0700.
+func (a Agent) AdapterData() string { return filepath.Join(a.State, "data") }
+
+// AdapterDir is mounted read-only into the gateway; it holds adapter.sock.
+func (a Agent) AdapterDir() string { return filepath.Join(a.Run, "adapter") }
+
+// AdapterSocket is where the gateway reaches the team's adapter: the agent's own
+// socket there, mode 0660, group the gateway's id.
+func (a Agent) AdapterSocket() string { return filepath.Join(a.AdapterDir(), "adapter.sock") }
+
+// OperatorSocket is where the warden speaks to the adapter for operators. It is
+// in the adapter's own Control, which only root can enter.
+func (a Agent) OperatorSocket() string { return filepath.Join(a.Control(), "operator.sock") }
+
+// AdapterTokens holds the tokens of all gateways of the team towards the
+// adapter: in the adapter's Run, root's alone. The adapter knows their hashes.
+func (a Agent) AdapterTokens() string { return filepath.Join(a.Run, "tokens.json") }
+
 // MaxAccountName is the longest account name that useradd takes (shadow's
 // own limit, 32).
 const MaxAccountName = 32

@@ -38,6 +38,7 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	a.Mounts = r.mounts(f["mounts"])
 	a.Ports = r.ports(f["ports"])
 	a.Channels = r.channels(f["channels"])
+	a.Messages = r.messages(e.name, f["messages"])
 	if f["limits"].node != nil {
 		a.Limits = r.limits(f["limits"])
 	}

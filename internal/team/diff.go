@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
 
@@ -23,6 +24,15 @@ func (a *Agent) Digest() string {
 	c.Egress = slices.Clone(a.Egress)
 	for i := range c.Egress {
 		c.Egress[i].Line, c.Egress[i].Position = 0, ""
+	}
+	// Who may say what is the adapter's, which learns it while all run.
+	c.Channels = nil
+	if c.Messages != nil {
+		if c.Messages.Push == nil {
+			c.Messages = nil
+		} else {
+			c.Messages = &Messages{Push: c.Messages.Push}
+		}
 	}
 	// encoding/json sorts the keys of maps, and struct fields keep their order.
 	raw, err := json.Marshal(struct {
@@ -38,16 +48,24 @@ func (a *Agent) Digest() string {
 
 // Diff says, agent by agent and in words, what would change from old to new.
 // Either may be nil. Every change restarts that agent's containers, and no other
-// agent's (docs/decisions/0010). The order is that of new, then what is removed.
+// agent's (docs/decisions/0010), but for who may say what to whom, which the
+// adapter learns while all run. The adapter comes first, then the agents in the
+// order of new, then what is removed.
 func Diff(old, new *Manifest) []wire.Change {
-	var out []wire.Change
+	out := adapterChange(old, new)
+	joined := old != nil && new != nil && old.HasMessages() != new.HasMessages()
 	if new != nil {
 		for _, a := range new.Agents {
 			var before *Agent
 			if old != nil {
 				before = old.Agent(a.Name)
 			}
-			out = append(out, change(before, a))
+			c := change(before, a)
+			if joined && before != nil {
+				// Its gateway gets the adapter's socket, or loses it.
+				c.Action, c.Why = wire.ActionRestart, append(c.Why, "messages: "+map[bool]string{true: "the team gets an adapter", false: "the team has no adapter any more"}[new.HasMessages()])
+			}
+			out = append(out, c)
 		}
 	}
 	if old != nil {
@@ -67,17 +85,37 @@ func change(old, new *Agent) wire.Change {
 	}
 	live := append(setDiff("egress", destinations(old), destinations(new)), setDiff("hosts", fixed(old.Hosts), fixed(new.Hosts))...)
 	restart := restarts(old, new)
-	c.Why = append(restart, live...)
+	said := spoken(old, new)
+	c.Why = slices.Concat(restart, live, said)
 	switch {
-	case len(c.Why) > 0:
+	case len(c.Why) > len(said):
 		c.Action = wire.ActionRestart
 	case old.Digest() != new.Digest():
 		c.Action = wire.ActionRestart
-		c.Why = []string{"egress: other order"}
+		c.Why = append(c.Why, "egress: other order")
+	case len(said) > 0:
+		c.Action = wire.ActionUpdate
 	default:
 		c.Action = wire.ActionKeep
 	}
 	return c
+}
+
+// adapterChange is the adapter's line of a plan, when there is something to say.
+func adapterChange(old, new *Manifest) []wire.Change {
+	had, has := old.HasMessages(), new.HasMessages()
+	c := wire.Change{Agent: layout.AdapterName, Action: wire.ActionKeep}
+	switch {
+	case !had && !has:
+		return nil
+	case !had:
+		c.Action = wire.ActionCreate
+	case !has:
+		c.Action, c.Why = wire.ActionRemove, []string{"no agent has channels or messages any more"}
+	case old.Orchestrator != new.Orchestrator:
+		c.Action, c.Why = wire.ActionUpdate, []string{"orchestrator: " + dash(old.Orchestrator) + " -> " + dash(new.Orchestrator)}
+	}
+	return []wire.Change{c}
 }
 
 // restarts lists what differs in fields that containers are made from.
@@ -100,7 +138,7 @@ func restarts(old, new *Agent) []string {
 	one("workspace", old.Workspace, new.Workspace)
 	why = append(why, setDiff("mounts", mounted(old.Mounts), mounted(new.Mounts))...)
 	why = append(why, setDiff("ports", numbers(old.Ports), numbers(new.Ports))...)
-	why = append(why, setDiff("channels", old.Channels, new.Channels)...)
+	one("messages.push", old.pushed(), new.pushed())
 	why = append(why, mapDiff("secrets", old.Secrets, new.Secrets)...)
 	one("knowledge", old.Knowledge, new.Knowledge)
 	one("engine", old.Engine, new.Engine)

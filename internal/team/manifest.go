@@ -17,7 +17,9 @@ type Manifest struct {
 	APIVersion string
 	Team       string
 	Agents     []*Agent // in the order of the file
-	Presets    []string // presets that egress lists name, sorted
+	// Orchestrator is the agent that is alerted of dead letters; empty: operators only.
+	Orchestrator string
+	Presets      []string // presets that egress lists name, sorted
 }
 
 // Mode is how long an agent's command lives.
@@ -45,6 +47,7 @@ type Agent struct {
 	Egress    []Destination
 	Hosts     map[string][]netip.Addr // fixed addresses of listed names, instead of DNS
 	Channels  []string
+	Messages  *Messages         `json:",omitempty"` // nil: it may write to nobody directly
 	Secrets   map[string]string // environment-like name -> op:// reference
 	Knowledge string
 	Limits    Limits

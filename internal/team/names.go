@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
+
+	"bulkhead/internal/layout"
 )
 
 // lazily compiles an expression when it is first used: compiling all of them
@@ -24,7 +26,7 @@ var variable = lazily(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 // reserved names mean something else in commands, addresses or accounts.
 var reserved = []string{
-	"adapter", "all", "audit", "bulkhead", "control", "dialer", "front", "gateway", "host", "launcher",
+	"adapter", "all", "audit", "bulkhead", layout.AdapterName, "control", "dialer", "front", "gateway", "host", "launcher",
 	"localhost", "operator", "operators", "resolver", "root", "runtime", "shim", "team", "warden",
 }
 

@@ -198,6 +198,7 @@ func (r *reader) manifest(p place) *Manifest {
 		accounts[account] = e.name
 		m.Agents = append(m.Agents, r.agent(e, d))
 	}
+	r.checkMessages(m, f)
 	return m
 }
 

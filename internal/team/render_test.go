@@ -29,6 +29,7 @@ func rendered(m *Manifest) []byte {
 		set("knowledge", a.Knowledge, a.Knowledge != "")
 		set("ports", a.Ports, len(a.Ports) > 0)
 		set("channels", a.Channels, len(a.Channels) > 0)
+		set("messages", renderedMessages(a.Messages), a.Messages != nil)
 		set("secrets", a.Secrets, len(a.Secrets) > 0)
 		set("hosts", a.Hosts, len(a.Hosts) > 0)
 		set("ociRuntime", a.OCI, a.OCI != "")
@@ -67,7 +68,11 @@ func rendered(m *Manifest) []byte {
 		order = append(order, a.Name)
 	}
 	var b bytes.Buffer
-	b.WriteString("{\"apiVersion\":" + quoted(m.APIVersion) + ",\"team\":" + quoted(m.Team) + ",\"agents\":{")
+	b.WriteString("{\"apiVersion\":" + quoted(m.APIVersion) + ",\"team\":" + quoted(m.Team))
+	if m.Orchestrator != "" {
+		b.WriteString(",\"orchestrator\":" + quoted(m.Orchestrator))
+	}
+	b.WriteString(",\"agents\":{")
 	for i, name := range order {
 		if i > 0 {
 			b.WriteString(",")
@@ -81,6 +86,30 @@ func rendered(m *Manifest) []byte {
 	}
 	pretty.WriteByte('\n')
 	return pretty.Bytes()
+}
+
+func renderedMessages(m *Messages) map[string]any {
+	o := map[string]any{}
+	if m == nil {
+		return o
+	}
+	if len(m.To) > 0 {
+		o["to"] = m.To
+	}
+	if len(m.Critical) > 0 {
+		o["critical"] = m.Critical
+	}
+	if m.MaxBytes > 0 {
+		o["maxBytes"] = strconv.FormatInt(m.MaxBytes, 10)
+	}
+	if p := m.Push; p != nil {
+		push := map[string]any{"port": p.Port, "path": p.Path}
+		if p.TokenFile != "" {
+			push["tokenFile"] = p.TokenFile
+		}
+		o["push"] = push
+	}
+	return o
 }
 
 func quoted(v any) string {

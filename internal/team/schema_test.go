@@ -14,10 +14,11 @@ import (
 // parser reads the YAML tree itself, because it owes a place to every fault.
 type (
 	document struct {
-		APIVersion string              `json:"apiVersion" jsonschema:"enum=bulkhead/v1,description=Version of the manifest"`
-		Team       nameWord            `json:"team" jsonschema:"description=The team's name; accounts are called bh-TEAM-AGENT"`
-		Defaults   *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
-		Agents     map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
+		APIVersion   string              `json:"apiVersion" jsonschema:"enum=bulkhead/v1,description=Version of the manifest"`
+		Team         nameWord            `json:"team" jsonschema:"description=The team's name; accounts are called bh-TEAM-AGENT"`
+		Orchestrator nameWord            `json:"orchestrator,omitempty" jsonschema:"description=The agent that is alerted of dead letters; default: the agent of that name"`
+		Defaults     *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
+		Agents       map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
 	}
 	docDefaults struct {
 		Engine string      `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman"`
@@ -38,6 +39,7 @@ type (
 		Egress    []docEgress          `json:"egress,omitempty" jsonschema:"description=The only destinations that exist for the agent"`
 		Hosts     map[string]addresses `json:"hosts,omitempty" jsonschema:"description=Fixed addresses of listed names; instead of DNS"`
 		Channels  []nameWord           `json:"channels,omitempty" jsonschema:"description=Message channels"`
+		Messages  *docMessages         `json:"messages,omitempty" jsonschema:"description=What the agent may say to others beside its channels"`
 		Secrets   map[string]secret    `json:"secrets,omitempty" jsonschema:"description=References to secrets"`
 		Knowledge string               `json:"knowledge,omitempty" jsonschema:"description=A folder of Markdown notes; relative to the manifest"`
 		Limits    *docLimits           `json:"limits,omitempty"`
@@ -56,6 +58,17 @@ type (
 		Conns     int      `json:"connections,omitempty" jsonschema:"minimum=1,maximum=1536,description=Connections open at a time; 512 by default"`
 		StopGrace string   `json:"stopGrace,omitempty" jsonschema:"description=A time like 10s"`
 	}
+	docMessages struct {
+		To       []nameWord     `json:"to,omitempty" jsonschema:"description=Agents that it may write to directly; one-way"`
+		Critical []criticalWord `json:"critical,omitempty" jsonschema:"description=Critical types that it may send"`
+		MaxBytes quantity       `json:"maxBytes,omitempty" jsonschema:"description=Bytes of it in queues and dead letters; 2Mi to 64Gi; default 64Mi"`
+		Push     *docPush       `json:"push,omitempty" jsonschema:"description=Deliver by POST into the runtime"`
+	}
+	docPush struct {
+		Port      port   `json:"port" jsonschema:"description=On the runtime's loopback"`
+		Path      string `json:"path,omitempty" jsonschema:"description=Of the request,default=/hooks/agent"`
+		TokenFile string `json:"tokenFile,omitempty" jsonschema:"description=Absolute path inside"`
+	}
 	docMount struct {
 		Host string `json:"host" jsonschema:"description=Absolute path on the host"`
 		Path string `json:"path" jsonschema:"description=Absolute path inside"`
@@ -65,13 +78,14 @@ type (
 		SNI string `json:"sni,omitempty" jsonschema:"enum=exact,enum=any,default=exact"`
 	}
 
-	scalar    struct{}
-	quantity  struct{}
-	nameWord  struct{}
-	port      struct{}
-	secret    struct{}
-	addresses struct{}
-	docEgress struct{}
+	scalar       struct{}
+	quantity     struct{}
+	nameWord     struct{}
+	criticalWord struct{}
+	port         struct{}
+	secret       struct{}
+	addresses    struct{}
+	docEgress    struct{}
 )
 
 func types(names ...string) []*jsonschema.Schema {
@@ -92,6 +106,14 @@ func (quantity) JSONSchema() *jsonschema.Schema {
 
 func (nameWord) JSONSchema() *jsonschema.Schema {
 	return &jsonschema.Schema{Type: "string", Pattern: name().String()}
+}
+
+func (criticalWord) JSONSchema() *jsonschema.Schema {
+	s := &jsonschema.Schema{Type: "string"}
+	for _, w := range criticalTypes {
+		s.Enum = append(s.Enum, w)
+	}
+	return s
 }
 
 func (port) JSONSchema() *jsonschema.Schema {
@@ -138,6 +160,8 @@ func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
 		{docLimits{}, limitKeys},
 		{docMount{}, mountKeys},
 		{docTo{}, egressKeys},
+		{docMessages{}, messageKeys},
+		{docPush{}, pushKeys},
 	} {
 		typ := reflect.TypeOf(c.what)
 		var got []string

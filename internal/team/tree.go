@@ -28,6 +28,8 @@ type reader struct {
 
 	with    Expansions // nil: presets stand for nothing yet
 	presets []string   // that the file names
+
+	peered []peered // agents that were named before all were known
 }
 
 // place is a node together with its dotted path.

@@ -26,7 +26,8 @@ import (
 type agentRun struct {
 	w *Warden
 	host.Agent
-	accepted []string // layers that the operator accepted in a weaker form
+	accepted []string    // layers that the operator accepted in a weaker form
+	adapter  *adapterRun // the team's; nil: it has none
 
 	// procs serialises everything that starts or stops processes of this agent.
 	procs    sync.Mutex
@@ -48,9 +49,10 @@ type agentRun struct {
 // programs' build is not part of it: an upgrade of Bulkhead restarts nobody.
 func (a *agentRun) digest() string {
 	raw, err := json.Marshal(struct {
-		Want string
-		IDs  layout.IDs
-	}{a.Want.Digest(), a.IDs})
+		Want     string
+		IDs      layout.IDs
+		Messages bool `json:",omitempty"`
+	}{a.Want.Digest(), a.IDs, a.Messages})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}
@@ -94,6 +96,7 @@ func (a *agentRun) folders() error {
 		tree.Entry{Path: a.Place.GatewayDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.DialerDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.PinDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.AdapterDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.Conf(), Mode: 0o755},
 	); err != nil {
 		return err
@@ -175,6 +178,9 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 			return err
 		}
 		a.run = runState{Version: stateVersion, Digest: a.digest(), Build: a.w.build, Token: rand.Text()}
+	}
+	if a.adapter != nil {
+		a.adapter.tried(ctx) // ready before others start
 	}
 	if err := a.ensureDialer(); err != nil {
 		return err

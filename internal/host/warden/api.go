@@ -174,6 +174,12 @@ func (c *call) dispatch(verb string) error {
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.grantsOf(r) })
 	case wire.VerbWhy:
 		return serveCall(c, func(r wire.WhyRequest) (any, error) { return c.w.why(c.ctx, r) })
+	case wire.VerbMessages:
+		return c.messages()
+	case wire.VerbMessagesBackup:
+		return c.backup()
+	case wire.VerbMessagesRepair:
+		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.repair(c.ctx, r, c.uid, c.say) })
 	case wire.VerbShutdown:
 		err := serveCall(c, func(struct{}) (any, error) { return struct{}{}, nil })
 		c.w.cancel()

@@ -19,6 +19,7 @@ import (
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
 )
@@ -67,6 +68,11 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 			if err := podman.Installed(a.OCI); err != nil {
 				faults = append(faults, fmt.Sprintf("agents.%s: engine podman: %v; install podman with crun or runc, or write engine: cell", a.Name, err))
 			}
+		}
+	}
+	if m.HasMessages() {
+		if err := w.accounts.Check(adapterRequest(w.host.Agent(m.Team, layout.AdapterName))); err != nil {
+			faults = append(faults, err.Error())
 		}
 	}
 	if err := roomOn(w.host.State); err != nil {
@@ -162,9 +168,6 @@ func checkSources(a *team.Agent) []string {
 	if a.Knowledge != "" {
 		out = append(out, "knowledge: this build has no knowledge vaults; remove it, or mount the folder read-only under mounts")
 	}
-	if len(a.Channels) > 0 {
-		out = append(out, "channels: this build delivers no messages between agents; remove them")
-	}
 	return out
 }
 
@@ -208,6 +211,7 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	if old != nil {
 		maps.Copy(next.agents, old.agents)
 		maps.Copy(next.state.Agents, old.state.Agents)
+		next.adapter = old.adapter
 	}
 	if err := w.found(ctx, next, r.changes, say); err != nil {
 		return nil, w.undo(ctx, next, old, err)
@@ -234,6 +238,9 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 		return err
 	}
 	w.mountDisks(ctx, next)
+	if err := w.admitAdapter(ctx, next); err != nil {
+		return fmt.Errorf("%s: %w", layout.AdapterName, err)
+	}
 	for _, want := range next.manifest.Agents {
 		a, err := w.admit(ctx, next, want)
 		if err != nil {
@@ -275,7 +282,10 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 	if err := w.applyTable(ctx); err != nil {
 		return err
 	}
-	return w.ensureResolver(ctx)
+	if err := w.ensureResolver(ctx); err != nil {
+		return err
+	}
+	return w.expel(ctx, next, say)
 }
 
 func (w *Warden) setTeam(t *teamRun) {
@@ -310,7 +320,7 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 				}
 			}
 		}
-		errs = append(errs, w.saveTeam(old, old.raw))
+		errs = append(errs, w.undoAdapter(ctx, next, old), w.saveTeam(old, old.raw))
 		// By the manifest: the one whose founding failed is in no list yet.
 		for _, a := range next.manifest.Agents {
 			if _, had := old.agents[a.Name]; !had {
@@ -338,6 +348,10 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 		failed []string
 		wg     sync.WaitGroup
 	)
+	if err := w.startAdapter(ctx, t, say); err != nil {
+		// Agents start all the same: what they send waits in their outboxes.
+		failed = append(failed, layout.AdapterName+": "+err.Error())
+	}
 	for _, a := range t.sorted() {
 		if st := t.state.Agents[a.Place.Name]; st.Stopped {
 			st.Stopped = false // up means run

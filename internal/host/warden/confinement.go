@@ -67,10 +67,13 @@ func parseStatus(text string) (confinement, error) {
 }
 
 // check says what of the profile is not in force.
-func (c confinement) check(ids layout.IDs) error {
+func (c confinement) check(ids layout.IDs) error { return c.checkFor(ids.Base, ids.Last()) }
+
+// checkFor is check for a process that may have the ids from first to last.
+func (c confinement) checkFor(first, last uint32) error {
 	for _, u := range c.uids {
-		if u < ids.Base || u > ids.Last() {
-			return fmt.Errorf("runs as id %d, outside of the agent's range", u)
+		if u < first || u > last {
+			return fmt.Errorf("runs as id %d, outside of its own ids", u)
 		}
 	}
 	if c.seccomp != 2 {

@@ -48,6 +48,9 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	defer func() { _ = gf.Close() }()
 	cfg := gatewayConfig(&a.Agent, a.run.Token)
 	cfg.Grants = a.grants.all()
+	if a.adapter != nil {
+		cfg.AdapterSocket, cfg.AdapterToken, cfg.Data = insideAdapter+"/adapter.sock", a.adapter.token(a.Place.Name), insideData
+	}
 	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err
@@ -80,11 +83,24 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
-	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, LogBytes: a.Want.Limits.WithDefaults().LogBytes, Shim: &engine.ShimConfig{
+	shim := &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
 		Ports:     a.Want.Ports,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
-	}})
+	}
+	if a.Messages {
+		shim.TokenFile, shim.Push = insideToken, pushOf(a.Want)
+	}
+	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, LogBytes: a.Want.Limits.WithDefaults().LogBytes, Shim: shim})
+}
+
+// pushOf is the hook into which the shim delivers the agent's messages.
+func pushOf(a *team.Agent) *engine.Push {
+	if a.Messages == nil || a.Messages.Push == nil {
+		return nil
+	}
+	p := a.Messages.Push
+	return &engine.Push{Port: p.Port, Path: p.Path, TokenFile: p.TokenFile}
 }
 
 // weaker writes into a Spec what the operator accepted this host to lack.

@@ -12,6 +12,7 @@ import (
 
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
 
@@ -99,6 +100,11 @@ func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wi
 	}
 	if err := haltAll(ctx, t.sorted()); err != nil {
 		return res, err
+	}
+	if t.adapter != nil { // last, so that what agents sent until their end is kept
+		if err := t.adapter.halt(ctx); err != nil {
+			return res, fmt.Errorf("%s: %w", layout.AdapterName, err)
+		}
 	}
 	w.mu.Lock()
 	delete(w.teams, t.name)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 )
 
@@ -237,6 +238,13 @@ func (c *call) logs() error {
 	if err := json.Unmarshal(c.body, &req); err != nil {
 		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
 	}
+	if req.Agent == layout.AdapterName {
+		a, err := c.w.adapterOf(req.Team)
+		if err != nil {
+			return err
+		}
+		return c.passLogs(a.logPath())
+	}
 	a, err := c.w.agent(req.Team, req.Agent)
 	if err != nil {
 		return err
@@ -248,7 +256,11 @@ func (c *call) logs() error {
 	if !slices.Contains([]string{runtimeName, gatewayName, dialerName}, name) {
 		return badInput(fmt.Sprintf("agent %s has no log of %q", req.Agent, name), "the logs are runtime, gateway and dialer")
 	}
-	base := filepath.Join(a.Place.Logs(), name+".log")
+	return c.passLogs(filepath.Join(a.Place.Logs(), name+".log"))
+}
+
+// passLogs passes the descriptors of a log and its rotated parts.
+func (c *call) passLogs(base string) error {
 	files, err := logFiles(base)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package warden
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"bulkhead/internal/deny"
@@ -17,6 +18,16 @@ import (
 // opposite order.
 func (w *Warden) layers() []host.Layer {
 	return []host.Layer{accountLayer{w}, quotaLayer{w}, egressLayer{w}, podLayer{w}}
+}
+
+// layersOf are those that an agent has: messages only where its team has an
+// adapter.
+func (w *Warden) layersOf(a *host.Agent) []host.Layer {
+	out := w.layers()
+	if a.Messages {
+		out = slices.Insert(out, 2, host.Layer(messagesLayer{w}))
+	}
+	return out
 }
 
 // runOf finds the owner of an agent.

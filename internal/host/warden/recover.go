@@ -42,6 +42,10 @@ func (w *Warden) recover(ctx context.Context) {
 		}
 	}
 	for _, t := range teams {
+		if t.adapter != nil && !t.state.Removing {
+			t.adapter.want(t)
+			t.adapter.start()
+		}
 		for _, a := range t.sorted() {
 			if t.state.Removing || t.state.Agents[a.Place.Name].Stopped {
 				continue
@@ -84,6 +88,11 @@ func (w *Warden) recoverTeam(ctx context.Context, name string) error {
 	}
 	t := &teamRun{name: name, manifest: m, raw: raw, state: st, agents: map[string]*agentRun{}}
 	w.setTeam(t)
+	if !st.Removing {
+		if err := w.admitAdapter(ctx, t); err != nil {
+			w.log.Error("adapter not recovered", "team", name, "error", err)
+		}
+	}
 	for _, want := range m.Agents {
 		if st.Removing {
 			continue // the ledger knows its agents
@@ -108,6 +117,9 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 	for _, t := range w.teams {
 		for n := range t.agents {
 			claimed[t.name+"/"+n] = true
+		}
+		if t.adapter != nil {
+			claimed[t.name+"/"+layout.AdapterName] = true
 		}
 	}
 	none := len(w.teams) == 0 && len(unreadable) == 0

@@ -17,10 +17,12 @@ import (
 const (
 	insideHome      = "/home/agent"
 	insideWorkspace = "/workspace"
-	insideGateway   = "/run/bulkhead" // folder of gateway.sock, in the runtime
-	insideDialer    = "/run/dialer"   // folder of dialer.sock, in the gateway
-	insideData      = "/data"         // the gateway's own data
-	insidePin       = "/run/pin"      // folder of pin.sock, in the dialer
+	insideGateway   = "/run/bulkhead"       // folder of gateway.sock, in the runtime
+	insideDialer    = "/run/dialer"         // folder of dialer.sock, in the gateway
+	insideData      = "/data"               // the gateway's own data, or the adapter's
+	insideAdapter   = "/run/adapter"        // folder of adapter.sock, in the gateway
+	insideToken     = "/run/bulkhead-token" // what the runtime's own tools show to its gateway
+	insidePin       = "/run/pin"            // folder of pin.sock, in the dialer
 )
 
 // The names of an agent's containers.
@@ -116,7 +118,7 @@ func runSpec(h layout.Host, a *host.Agent, programs string) engine.Spec {
 // gatewaySpec describes the container of the agent's gateway: our static
 // program on an empty root.
 func gatewaySpec(a *host.Agent, programs string) engine.Spec {
-	return engine.Spec{
+	s := engine.Spec{
 		Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name,
 		Name: gatewayName, Role: engine.RoleGateway,
 		User: engine.User{ID: layout.GatewayID, Map: []engine.IDMap{
@@ -139,6 +141,10 @@ func gatewaySpec(a *host.Agent, programs string) engine.Spec {
 		Limits:   gatewayLimits.WithDefaults(),
 		Cgroup:   cgroupOf(a, gatewayName),
 	}
+	if a.Messages {
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.AdapterDir(), Target: insideAdapter})
+	}
+	return s
 }
 
 // dialerSpec describes the agent's dialer: the host's network, nothing else of

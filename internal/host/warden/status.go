@@ -47,11 +47,14 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 	for _, t := range teams {
 		ts := wire.TeamStatus{Team: t.name, Agents: []wire.AgentStatus{}}
 		w.mu.Lock()
-		agents := t.sorted()
+		agents, adapter := t.sorted(), t.adapter
 		accepted := t.state.Accepted
 		w.mu.Unlock()
 		for _, a := range agents {
 			ts.Agents = append(ts.Agents, a.status(ctx, accepted))
+		}
+		if adapter != nil {
+			ts.Agents = append(ts.Agents, adapter.status(ctx))
 		}
 		res.Teams = append(res.Teams, ts)
 	}
@@ -110,7 +113,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		}
 	}
 	inForce := true
-	for _, one := range a.w.layers() {
+	for _, one := range a.w.layersOf(&a.Agent) {
 		l := wire.LayerStatus{Layer: string(one.Name())}
 		if i, err := one.Inspect(ctx, &a.Agent); err != nil {
 			l.Witness = err.Error()

@@ -25,6 +25,8 @@ type teamRun struct {
 	raw      []byte // the manifest as it was written
 	state    teamState
 	agents   map[string]*agentRun
+	adapter  *adapterRun // nil: no agent has channels or messages
+	leaving  *adapterRun // of the former manifest, when this one has none
 }
 
 func (t *teamRun) sorted() []*agentRun {
@@ -86,7 +88,7 @@ func (w *Warden) saveTeam(t *teamRun, raw []byte) error {
 
 // admit gives an agent its account, ids and folders. The caller holds w.change.
 func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agentRun, error) {
-	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{Place: w.host.Agent(t.name, want.Name), Want: want}}
+	a := &agentRun{w: w, accepted: t.state.Accepted, adapter: t.adapter, Agent: host.Agent{Place: w.host.Agent(t.name, want.Name), Want: want, Messages: t.adapter != nil}}
 	if err := (accountLayer{w}).Apply(ctx, &a.Agent); err != nil {
 		return nil, err
 	}
@@ -169,6 +171,9 @@ func (w *Warden) applyTable(ctx context.Context) error {
 	for _, t := range w.teams {
 		for _, a := range t.agents {
 			want.Agents = append(want.Agents, nft.Binding{Account: a.Place.Account, IDs: a.IDs})
+		}
+		if t.adapter != nil { // it has no network at all; this is for whoever gets out of its cell
+			want.Refused = append(want.Refused, nft.Range{First: t.adapter.uid, Last: t.adapter.uid})
 		}
 	}
 	w.mu.Unlock()

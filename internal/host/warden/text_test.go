@@ -84,7 +84,7 @@ func TestEachMissingProtectionIsNamed(t *testing.T) {
 		"no filter":            {"Seccomp:\t2", "Seccomp:\t0", "no seccomp filter"},
 		"privileges":           {"NoNewPrivs:\t1", "NoNewPrivs:\t0", "may gain privileges"},
 		"a bounding set":       {"CapBnd:\t0000", "CapBnd:\t0001", "has capabilities (CapBnd"},
-		"a foreign saved id":   {"100999\t100999\n", "0\t100999\n", "outside of the agent's range"},
+		"a foreign saved id":   {"100999\t100999\n", "0\t100999\n", "outside of its own ids"},
 		"a set cannot be read": {"CapAmb:\t0000\n", "", "cannot be read"},
 	} {
 		t.Run(name, func(t *testing.T) {

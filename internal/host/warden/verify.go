@@ -39,6 +39,9 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 		Team: t.name, Only: req.Agents, Missing: map[deny.Layer]string{},
 		Progress: func(step string) { say("", step) },
 	}
+	if t.adapter == nil { // there is nothing to attack
+		q.Attacks = slices.DeleteFunc(evidence.Attacks(), func(a evidence.Attack) bool { return a.Layer == deny.LayerMessages })
+	}
 	for _, l := range t.state.Accepted {
 		q.Missing[deny.Layer(l)] = "accepted as missing by the operator (up --accept-missing)"
 	}
@@ -86,6 +89,9 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	one = evidence.Agent{
 		Name: a.Place.Name, Place: a.Place, IDs: a.IDs,
 		Proxy: dial.StaticFor(a.Want).Proxy, Dialer: insideDialer + "/dialer.sock",
+	}
+	if a.Messages {
+		one.Adapter = insideAdapter + "/adapter.sock"
 	}
 	for _, c := range a.containers(ctx) {
 		if c.Running {
