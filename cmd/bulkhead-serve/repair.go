@@ -7,13 +7,14 @@ import (
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/passed"
 )
 
 // runRepair repairs a store whose adapter is stopped, and says on standard
 // output what it found, in words. Its config is that of the adapter.
 func runRepair(ctx context.Context) error {
 	var cfg protocol.Config
-	if err := readConfig(protocol.ConfigFD, &cfg); err != nil {
+	if err := passed.Config(protocol.ConfigFD, maxConfig, &cfg); err != nil {
 		return err
 	}
 	if err := cfg.Check(); err != nil {
