@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/store"
 )
 
 // The messages' bench calls the adapter itself, without sockets: what is
@@ -58,9 +59,9 @@ func key() string {
 	return fmt.Sprintf("%08x-%04x-4000-8000-%012x", h>>32, h>>16&0xffff, keys.n&0xffffffffffff)
 }
 
-func openStore(t *testing.T, path string) *adapter.Adapter {
+func openStore(t *testing.T, path string) *store.Adapter {
 	t.Helper()
-	a, err := adapter.Open(t.Context(), adapter.Config{Path: path, Policy: crowd(), Log: slog.New(slog.DiscardHandler)})
+	a, err := store.Open(t.Context(), store.Config{Path: path, Policy: crowd(), Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,9 +10,9 @@ import (
 	"runtime/debug"
 	"time"
 
-	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/adapter/server"
+	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/passed"
 )
 
@@ -39,7 +39,7 @@ func runAdapter(ctx context.Context) (err error) {
 	debug.SetGCPercent(400)
 	debug.SetMemoryLimit(192 << 20)
 	octx, cancel := context.WithTimeout(ctx, openTimeout)
-	store, err := adapter.Open(octx, adapter.Config{
+	store, err := store.Open(octx, store.Config{
 		Path: cfg.Database, Policy: cfg.Policy, Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	cancel()

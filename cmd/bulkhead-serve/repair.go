@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"os"
 
-	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/passed"
 )
 
@@ -20,7 +20,7 @@ func runRepair(ctx context.Context) error {
 	if err := cfg.Check(); err != nil {
 		return err
 	}
-	r, err := adapter.Repair(ctx, cfg.Database)
+	r, err := store.Repair(ctx, cfg.Database)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,6 @@
 /*
  * One channel from a sender to one recipient through the adapter, with
- * crashes between any two steps. What internal/adapter promises is asserted
+ * crashes between any two steps. What internal/adapter/store promises is asserted
  * here over every interleaving; run it with "make model".
  *
  * Kept small on purpose: N messages, a queue of Q, R tries, C crashes. The

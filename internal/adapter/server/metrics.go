@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/deny"
 )
 
@@ -181,7 +182,7 @@ func (q *storeMetrics) Collect(to chan<- prometheus.Metric) {
 	}
 	up := map[float64]uint64{}
 	var sum uint64
-	for i, bound := range adapter.CommitBounds {
+	for i, bound := range store.CommitBounds {
 		sum += uint64(m.Commit.Buckets[i]) // #nosec G115 -- a count
 		up[bound.Seconds()] = sum
 	}

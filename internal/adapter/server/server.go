@@ -33,6 +33,7 @@ import (
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/record"
 )
 
@@ -46,7 +47,7 @@ const (
 type Store interface {
 	adapter.Service
 	adapter.Operator
-	Metrics(ctx context.Context) (adapter.Metrics, error)
+	Metrics(ctx context.Context) (store.Metrics, error)
 }
 
 // Server is one running adapter.

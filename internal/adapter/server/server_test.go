@@ -25,6 +25,7 @@ import (
 	"bulkhead/internal/adapter/draftkey"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/adapter/server"
+	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/identity"
 	"bulkhead/internal/record"
@@ -40,7 +41,7 @@ const (
 
 type stage struct {
 	dir   string
-	store *adapter.Adapter
+	store *store.Adapter
 
 	mu  sync.Mutex
 	out bytes.Buffer
@@ -104,7 +105,7 @@ func start(t testing.TB) *stage {
 			cfg.Agents[name] = protocol.Agent{GatewayID: id, TokenHash: protocol.HashToken("token of " + name)}
 		}
 	}
-	if s.store, err = adapter.Open(t.Context(), adapter.Config{Path: cfg.Database, Policy: cfg.Policy, Log: slog.New(slog.DiscardHandler)}); err != nil {
+	if s.store, err = store.Open(t.Context(), store.Config{Path: cfg.Database, Policy: cfg.Policy, Log: slog.New(slog.DiscardHandler)}); err != nil {
 		t.Fatal(err)
 	}
 	srv, err := server.New(cfg, s.store, s)

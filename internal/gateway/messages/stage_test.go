@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/adapter/draftkey"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/adapter/server"
@@ -115,7 +116,7 @@ func serve(dir string) error {
 		}
 		listeners = append(listeners, ln)
 	}
-	store, err := adapter.Open(ctx, adapter.Config{Path: cfg.Database, Policy: cfg.Policy, Log: slog.New(slog.DiscardHandler)})
+	store, err := store.Open(ctx, store.Config{Path: cfg.Database, Policy: cfg.Policy, Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
