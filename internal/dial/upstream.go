@@ -38,7 +38,9 @@ func (p *Policy) Relays() bool { return p.upstream != nil }
 
 // Behind says whether connections through the proxy named target
 // ([team.Upstream.Target]) may stay.
-func (p *Policy) Behind(target string) bool { return p.upstream != nil && p.upstream.Target() == target }
+func (p *Policy) Behind(target string) bool {
+	return p.upstream != nil && p.upstream.Target() == target
+}
 
 // direct is what DNS is asked for because of a destination of an agent behind
 // a proxy: its excepted names. For a wildcard these are the names that both

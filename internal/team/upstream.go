@@ -25,7 +25,9 @@ type Upstream struct {
 }
 
 // Target names the proxy: "proxy.corp.example:3128", "10.1.2.3:3128".
-func (u *Upstream) Target() string { return Destination{Host: u.Host, Address: u.Address, Port: u.Port}.Target() }
+func (u *Upstream) Target() string {
+	return Destination{Host: u.Host, Address: u.Address, Port: u.Port}.Target()
+}
 
 // URL is the proxy as the manifest names it.
 func (u *Upstream) URL() string { return "http://" + u.Target() }

@@ -37,7 +37,7 @@ type DialRequest struct {
 
 // Connected says where the passed socket leads.
 type Connected struct {
-	Address netip.AddrPort `json:"address"` // the upstream proxy's, when the connection goes through it
+	Address netip.AddrPort `json:"address"`          // the upstream proxy's, when the connection goes through it
 	Family  int            `json:"family,omitempty"` // VerbSocket only: 4 or 6
 }
 
