@@ -37,6 +37,7 @@ const TTL = 60 * time.Second
 const (
 	maxConnections = 4
 	maxInFlight    = 32
+	tellPatience   = time.Second // with a dialer that does not read
 )
 
 // Table is the part of nft.Table that pins need.
@@ -261,8 +262,12 @@ func (a *agent) tell(what wire.DialRequest) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for c := range a.conns {
-		_ = c.Unix().SetWriteDeadline(time.Now().Add(time.Second))
-		if c.Send(0, wire.VerbUnpin, what) != nil {
+		_ = c.Unix().SetWriteDeadline(time.Now().Add(tellPatience))
+		err := c.Send(0, wire.VerbUnpin, what)
+		if err == nil { // or no later answer could be sent
+			err = c.Unix().SetWriteDeadline(time.Time{})
+		}
+		if err != nil {
 			_ = c.Close() // it will come back and has to ask again
 		}
 	}
