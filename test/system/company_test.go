@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/engine"
 	"bulkhead/internal/evidence"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
@@ -256,21 +257,28 @@ func credentials(t *testing.T, password string) {
 }
 
 func TestATeamWorksBehindACompanysProxy(t *testing.T) {
-	for name, proxy := range map[string]func(*testing.T) func() string{"squid": startSquid, "plain": startProxy} {
+	for name, c := range map[string]struct {
+		proxy func(*testing.T) func() string
+		kind  engine.Kind
+	}{"squid": {startSquid, engine.Cell}, "plain": {startProxy, engine.Cell}, "podman": {startProxy, engine.Podman}} {
 		t.Run(name, func(t *testing.T) {
 			if name == "squid" {
 				if _, err := exec.LookPath("squid"); err != nil {
 					t.Skip("squid is not installed")
 				}
 			}
+			if c.kind == engine.Podman {
+				needPodman(t)
+			}
 			bin := buildFetch(t)
-			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) { behindProxy(t, bin, proxy) })
+			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) { behindProxy(t, bin, c.kind, c.proxy) })
 		})
 	}
 }
 
-func behindProxy(t *testing.T, bin string, proxy func(*testing.T) func() string) {
+func behindProxy(t *testing.T, bin string, kind engine.Kind, proxy func(*testing.T) func() string) {
 	c, _ := companyHost(t, bin)
+	write(t, c.Dir, strings.Replace(company, "agents:\n", "defaults: {engine: "+string(kind)+"}\nagents:\n", 1))
 	asked := proxy(t)
 	credentials(t, "wrong")
 	before := stage.Picture(t)

@@ -19,8 +19,11 @@ func company() *team.Agent {
 	return &team.Agent{
 		Name: "writer",
 		Egress: []team.Destination{
-			{Host: "api.example.com", Port: 443}, {Host: "other.example.com", Port: 443}, {Host: "git.corp.example", Port: 443},
-			{Host: "host", Port: 8080}, {Host: "fixed.example.com", Port: 443},
+			{Host: "api.example.com", Port: 443},
+			{Host: "other.example.com", Port: 443},
+			{Host: "git.corp.example", Port: 443},
+			{Host: "host", Port: 8080},
+			{Host: "fixed.example.com", Port: 443},
 		},
 		Hosts: map[string][]netip.Addr{"fixed.example.com": {netip.MustParseAddr("10.0.0.9")}},
 		Upstream: &team.Upstream{
