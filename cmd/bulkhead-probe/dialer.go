@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/deny"
 	"bulkhead/internal/wire"
 )
 
@@ -126,10 +127,13 @@ func dialerAim(t *trial) error {
 				return err
 			}
 			fd, family, err := d.socket()
-			if err != nil {
+			var no refused
+			switch {
+			case errors.As(err, &no):
+				t.step("ask the dialer for a socket", no)
+			case err != nil:
 				return err
-			}
-			if t.aim("fresh", fd, fit(to, family), a) {
+			case t.aim("fresh", fd, fit(to, family), a):
 				return nil
 			}
 			if len(t.Names) == 0 {
@@ -138,6 +142,11 @@ func dialerAim(t *trial) error {
 			fd, where, err := d.dial(t.Names[0])
 			if err != nil {
 				continue // the far side is down: that is not what is tried here
+			}
+			if !inet(fd) {
+				t.step("aim what came for "+t.Names[0]+": one end of a pair of unix sockets", refused(deny.RelayedOnly))
+				_ = unix.Close(fd)
+				continue
 			}
 			family = 4
 			if where.Address.Addr().Is6() {
@@ -162,12 +171,18 @@ func (t *trial) aim(how string, fd int, to unix.Sockaddr, address string) bool {
 	return true
 }
 
+// inet says whether a descriptor is a socket of the internet's families.
+func inet(fd int) bool {
+	family, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
+	return err != nil || family != unix.AF_UNIX
+}
+
 // dialerMark marks a passed socket, by which it might slip past a rule.
 func dialerMark(t *trial) error {
 	return t.withDialer(func(d *dialer) error {
 		fd, _, err := d.socket()
 		if err != nil {
-			return err
+			return t.orRefused(err)
 		}
 		defer unix.Close(fd)
 		if t.step("SO_MARK on a passed socket", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_MARK, 5)) {
@@ -183,7 +198,7 @@ func dialerListen(t *trial) error {
 	return t.withDialer(func(d *dialer) error {
 		server, family, err := d.socket()
 		if err != nil {
-			return err
+			return t.orRefused(err)
 		}
 		defer unix.Close(server)
 		client, _, err := d.socket()
@@ -209,6 +224,16 @@ func dialerListen(t *trial) error {
 		}
 		return nil
 	})
+}
+
+// orRefused takes the dialer's own refusal to give a socket as the answer.
+func (t *trial) orRefused(err error) error {
+	var no refused
+	if !errors.As(err, &no) {
+		return err
+	}
+	t.step("ask the dialer for a socket", no)
+	return nil
 }
 
 func (t *trial) withDialer(do func(*dialer) error) error {

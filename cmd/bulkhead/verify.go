@@ -45,6 +45,7 @@ type matrix struct {
 	Succeeded     int             `json:"succeeded"`
 	Unproven      int             `json:"unproven"`
 	NotRun        int             `json:"not_run"`
+	Notes         []string        `json:"notes"`
 	Controls      struct {
 		Run    int `json:"run"`
 		Bit    int `json:"bit"`
@@ -125,6 +126,9 @@ func (a *app) showMatrix(m *matrix, noControls, rows bool) {
 	}
 	fmt.Fprintf(a.out, "\n%d attacks: %d denied, %d succeeded, %d unproven, %d not run\n", m.Attacks, m.Denied, m.Succeeded, m.Unproven, m.NotRun)
 	a.showControls(m, noControls)
+	for _, n := range m.Notes {
+		fmt.Fprintln(a.out, "Note: "+terminal.Line(n))
+	}
 	switch {
 	case m.Succeeded > 0:
 		a.next("stop the team (`sudo bulkhead stop`) until each attack that succeeded is understood")

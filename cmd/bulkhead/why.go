@@ -63,6 +63,9 @@ func (a *app) showWhy(res wire.WhyResult) {
 	}
 	line("layer", layer)
 	line("rule", res.Rule)
+	if res.Via != "" {
+		line("through", res.Via+", which is asked for the very name; the kernel knows the proxy's address alone")
+	}
 	line("leads to", joinAddresses(res.Addresses))
 	line("to allow", res.Mend)
 }

@@ -45,6 +45,9 @@ const (
 	PinFailed      Code = "egress.pin_failed"      // the kernel did not take the pin; closed
 	TooMany        Code = "egress.too_many"        // as many connections as limits.connections allows
 
+	UpstreamRefused Code = "egress.upstream_refused" // allowed, but the upstream proxy did not connect
+	RelayedOnly     Code = "egress.relayed_only"     // where the dialer relays, nobody gets a socket of the host's network
+
 	// Identity: who is calling.
 	BadPeer  Code = "identity.bad_peer"  // the socket's peer id is not the one that owns this socket
 	BadToken Code = "identity.bad_token" // missing, unknown or expired token
@@ -71,7 +74,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
-		NameUnresolved, Unreachable, PinFailed, TooMany, BadPeer, BadToken, MessageNotAllowed, MessageInvalid, MessageTooLarge,
+		NameUnresolved, Unreachable, PinFailed, TooMany, UpstreamRefused, RelayedOnly, BadPeer, BadToken, MessageNotAllowed, MessageInvalid, MessageTooLarge,
 		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable, NotOperator, MissingFeature,
 	}
 }
@@ -125,7 +128,7 @@ func (r *Reason) Envelope() Envelope {
 	switch r.Code {
 	case BadPeer, BadToken:
 		code, status = "UNAUTHORIZED", 401
-	case Unreachable, NameUnresolved, PinFailed:
+	case Unreachable, NameUnresolved, PinFailed, UpstreamRefused:
 		code, status = "APP_UNAVAILABLE", 502
 	case BadTarget, MessageInvalid:
 		code, status = "VALIDATION_ERROR", 400

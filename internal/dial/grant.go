@@ -72,3 +72,16 @@ func (p *Policy) grant(h Host, port uint16, ok func(wire.Grant) bool) *granted {
 	}
 	return nil
 }
+
+// Grants lists the temporary destinations, over or not.
+func (p *Policy) Grants() []wire.DialRequest {
+	out := make([]wire.DialRequest, 0, len(p.granted))
+	for _, g := range p.granted {
+		host := g.dest.Host
+		if host == "" {
+			host = g.dest.Address.String()
+		}
+		out = append(out, wire.DialRequest{Host: host, Port: g.dest.Port})
+	}
+	return out
+}

@@ -23,12 +23,13 @@ type Policy struct {
 	egress    []team.Destination
 	hosts     map[string][]netip.Addr
 	granted   []granted
+	upstream  *team.Upstream
 	unguarded bool
 }
 
-// NewPolicy takes Name, Egress and Hosts of a; nothing else is looked at.
+// NewPolicy takes Name, Egress, Hosts and Upstream of a; nothing else is looked at.
 func NewPolicy(a *team.Agent) *Policy {
-	p := &Policy{agent: a.Name, egress: slices.Clone(a.Egress), hosts: map[string][]netip.Addr{}}
+	p := &Policy{agent: a.Name, egress: slices.Clone(a.Egress), hosts: map[string][]netip.Addr{}, upstream: a.Upstream}
 	for name, addrs := range a.Hosts {
 		p.hosts[strings.ToLower(strings.TrimSuffix(name, "."))] = slices.Clone(addrs)
 	}
@@ -188,16 +189,25 @@ func (p *Policy) CheckAddresses(host string, d team.Destination, addrs, own []ne
 func (p *Policy) Names() []string {
 	var out []string
 	for _, d := range p.egress {
-		if d.Host == "" || d.Host == LoopbackName || p.hosts[d.Host] != nil {
-			continue
-		}
-		out = append(out, d.Host)
+		out = append(out, p.asked(d)...)
 	}
 	for _, g := range p.granted {
-		if d := g.dest; d.Host != "" && d.Host != LoopbackName && p.hosts[d.Host] == nil {
-			out = append(out, d.Host)
-		}
+		out = append(out, p.asked(g.dest)...)
+	}
+	if p.upstream != nil && p.upstream.Host != "" {
+		out = append(out, p.upstream.Host)
 	}
 	slices.Sort(out)
 	return slices.Compact(out)
+}
+
+// asked is what DNS is asked for because of one destination.
+func (p *Policy) asked(d team.Destination) []string {
+	switch {
+	case d.Host == "" || d.Host == LoopbackName || p.hosts[d.Host] != nil:
+		return nil
+	case p.upstream == nil:
+		return []string{d.Host}
+	}
+	return p.direct(d)
 }

@@ -6,6 +6,15 @@
 // [Config] as JSON on descriptor 4. It only ever makes sockets and connects
 // them: no bind, no listen.
 //
+// # Behind an upstream proxy
+//
+// The kernel knows the proxy's address and nothing behind it, so whoever has a
+// socket of this dialer's id could aim it at the proxy and ask for any
+// destination. With [Config.Relay] no such socket leaves this process: neither
+// one that leads to the proxy, nor one that leads elsewhere, nor a fresh one.
+// The dialer itself asks the proxy for the very name that the warden gave, and
+// carries the bytes (docs/decisions/0041).
+//
 // Pins are cached until they expire and renewed before, so that an agent at
 // work waits for the warden once. While the warden is away (its restart)
 // cached pins serve and new destinations fail closed.
@@ -26,6 +35,9 @@ type Config struct {
 	// PerSecond is how many it makes in a second for long, and 64 times as many
 	// at once. Zero: no bound, for those who measure.
 	PerSecond int `json:"perSecond,omitempty"`
+	// Relay keeps every socket of the host's network here, and passes one end
+	// of a pair of unix sockets on instead. It is set behind an upstream proxy.
+	Relay bool `json:"relay,omitempty"`
 }
 
 // Check says what is missing.

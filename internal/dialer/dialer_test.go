@@ -72,7 +72,11 @@ func (w *warden) serve(c *wire.Conn) {
 			_ = c.Send(m.ID, wire.VerbDenied, wire.Denied{Reason: deny.Reason{Layer: deny.LayerEgress, Code: deny.NotListed, What: q.Host}})
 			continue
 		}
-		_ = c.Send(m.ID, wire.VerbPinned, p)
+		verb := wire.VerbPinned
+		if p.Via != nil {
+			verb = wire.VerbProxied
+		}
+		_ = c.Send(m.ID, verb, p)
 	}
 }
 

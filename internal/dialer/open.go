@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -103,7 +104,7 @@ func (p *places) leave() {
 }
 
 // keep makes the place a socket's, until its last holder closes it.
-func (p *places) keep(sock *os.File) error {
+func (p *places) keep(sock syscall.Conn) error {
 	raw, err := sock.SyscallConn()
 	if err != nil {
 		return err

@@ -3,9 +3,12 @@ package dialer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
+	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -20,7 +23,11 @@ const askTimeout = 10 * time.Second
 
 // pins is the dialer's side of the pin protocol: a cache with one connection.
 type pins struct {
-	path string
+	path  string
+	relay bool                // whether VerbProxied can be kept
+	ended func(target string) // hears of what is no longer allowed, "name:port"
+
+	unpins atomic.Uint64 // VerbUnpins so far
 
 	connecting sync.Mutex // one attempt at a time; taken before mu
 
@@ -32,6 +39,7 @@ type pins struct {
 	waiting map[uint64]*question
 	work    sync.WaitGroup
 	closed  bool
+	again   chan struct{} // closed with it
 }
 
 type cached struct {
@@ -48,8 +56,8 @@ type question struct {
 	reason *deny.Reason
 }
 
-func newPins(path string) *pins {
-	return &pins{path: path, cache: map[wire.DialRequest]cached{}, asking: map[wire.DialRequest]*question{}, waiting: map[uint64]*question{}}
+func newPins(path string, relay bool, ended func(string)) *pins {
+	return &pins{path: path, relay: relay, ended: ended, again: make(chan struct{}), cache: map[wire.DialRequest]cached{}, asking: map[wire.DialRequest]*question{}, waiting: map[uint64]*question{}}
 }
 
 // get gives addresses to connect to, and whether they come from the cache.
@@ -201,6 +209,9 @@ func (p *pins) read(conn *wire.Conn) {
 		if p.conn == conn {
 			p.conn = nil
 		}
+		if p.relay && !p.closed {
+			p.work.Go(p.reconnect)
+		}
 		for id, q := range p.waiting {
 			if q.conn == conn {
 				delete(p.waiting, id)
@@ -209,6 +220,21 @@ func (p *pins) read(conn *wire.Conn) {
 		}
 		p.mu.Unlock()
 		return
+	}
+}
+
+// reconnect is for a dialer that relays: it has to hear of what is no longer
+// allowed although nobody asks, because the kernel does not cut it.
+func (p *pins) reconnect() {
+	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		if _, err := p.connect(); err == nil {
+			return
+		}
+		select {
+		case <-p.again:
+			return
+		case <-time.After(wait):
+		}
 	}
 }
 
@@ -225,6 +251,8 @@ func (p *pins) take(m wire.Message) error {
 				delete(p.cache, key)
 			}
 		}
+		p.unpins.Add(1)
+		p.ended(net.JoinHostPort(what.Host, strconv.Itoa(int(what.Port))))
 		return nil
 	}
 	q := p.waiting[m.ID]
@@ -235,9 +263,13 @@ func (p *pins) take(m wire.Message) error {
 	delete(p.asking, q.what)
 	defer close(q.done)
 	switch m.Verb {
-	case wire.VerbPinned:
-		if err := json.Unmarshal(m.Body, &q.pinned); err != nil || len(q.pinned.Addresses) == 0 {
-			q.reason = away(q.what, fmt.Errorf("the warden's answer is unreadable"))
+	case wire.VerbPinned, wire.VerbProxied:
+		if err := json.Unmarshal(m.Body, &q.pinned); err != nil || len(q.pinned.Addresses) == 0 || (q.pinned.Via != nil) != (m.Verb == wire.VerbProxied) {
+			q.reason = away(q.what, errors.New("the warden's answer is unreadable"))
+			return nil
+		}
+		if q.pinned.Via != nil && !p.relay {
+			q.reason = away(q.what, errors.New("it leads through a proxy, and this dialer was not started to relay"))
 			return nil
 		}
 		p.storeLocked(q.what, q.pinned)
@@ -277,6 +309,7 @@ func (p *pins) storeLocked(what wire.DialRequest, pinned wire.Pinned) {
 func (p *pins) close() {
 	p.mu.Lock()
 	p.closed = true
+	close(p.again)
 	if p.conn != nil {
 		_ = p.conn.Close()
 	}

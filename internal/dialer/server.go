@@ -23,6 +23,8 @@ const (
 	maxConnections = 4
 	maxInFlight    = 256
 	connectTimeout = 10 * time.Second
+	// upstreamTimeout covers the proxy's own look-up and connection.
+	upstreamTimeout = 25 * time.Second
 	// headStart is how long the first address is alone (RFC 8305, 5: 250 ms).
 	headStart = 250 * time.Millisecond
 )
@@ -38,7 +40,9 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config) error {
 		return err
 	}
 	defer func() { _ = places.close() }()
-	s := &server{cfg: cfg, pins: newPins(cfg.PinSocket), places: places, conns: make(chan struct{}, maxConnections)}
+	s := &server{cfg: cfg, relays: newRelays(), places: places, conns: make(chan struct{}, maxConnections)}
+	s.pins = newPins(cfg.PinSocket, cfg.Relay, s.relays.end)
+	defer s.relays.close()
 	defer s.pins.close()
 	if err := wire.Serve(ctx, ln, s.serve); err != nil {
 		return fmt.Errorf("dialer: %w", err)
@@ -50,6 +54,7 @@ type server struct {
 	cfg    Config
 	pins   *pins
 	places *places
+	relays *relays
 	conns  chan struct{}
 }
 
@@ -103,7 +108,11 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 }
 
 func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialRequest) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	limit := connectTimeout
+	if s.cfg.Relay {
+		limit = upstreamTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	sock, to, reason := s.connected(ctx, q)
 	if reason != nil {
@@ -116,39 +125,88 @@ func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialR
 
 // connected gives a connected socket that is counted.
 func (s *server) connected(ctx context.Context, q wire.DialRequest) (sock *os.File, to netip.AddrPort, reason *deny.Reason) {
-	what := fmt.Sprintf("%.300s:%d", q.Host, q.Port)
+	before := s.pins.unpins.Load()
 	pinned, fromCache, reason := s.pins.get(ctx, q)
 	if reason == nil {
-		reason = s.place(ctx, what)
+		reason = s.place(ctx, asked(q))
 	}
 	if reason != nil {
 		return nil, to, reason
 	}
-	sock, to, err := race(ctx, pinned.Addresses)
-	if err != nil && fromCache && refusedHere(err) {
-		// The kernel may have lost or revoked what we have cached: ask once.
+	sock, to, again, reason := s.reach(ctx, q, pinned)
+	if again && fromCache {
+		// The kernel may have lost or revoked what we have cached, or the
+		// credentials are new: ask once.
 		s.pins.forget(q)
+		before = s.pins.unpins.Load()
 		if pinned, _, reason = s.pins.fresh(ctx, q); reason == nil {
-			sock, to, err = race(ctx, pinned.Addresses)
-		}
-	}
-	if err != nil && reason == nil {
-		reason = &deny.Reason{
-			Layer: deny.LayerEgress, Code: deny.Unreachable, What: what,
-			Why: "it is allowed, but no connection came about: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
-		}
-	}
-	if reason == nil {
-		if err := s.places.keep(sock); err != nil {
-			_ = sock.Close()
-			reason = s.full(what, err)
+			sock, to, _, reason = s.reach(ctx, q, pinned)
 		}
 	}
 	if reason != nil {
 		s.places.leave()
 		return nil, to, reason
 	}
+	if pinned.Via != nil && s.pins.unpins.Load() != before {
+		// Something was taken back meanwhile, and was not yet here to be cut.
+		if _, _, reason := s.pins.fresh(ctx, q); reason != nil {
+			s.relays.end(pinned.Via.Target)
+			_ = sock.Close()
+			return nil, to, reason
+		}
+	}
 	return sock, to, nil
+}
+
+// asked names a request in a reason.
+func asked(q wire.DialRequest) string { return fmt.Sprintf("%.300s:%d", q.Host, q.Port) }
+
+// reach makes one attempt at what is pinned, and gives the socket to pass on
+// with the place that was taken for it; the place is still the caller's when
+// there is a reason. again says that a fresh pin may help.
+func (s *server) reach(ctx context.Context, q wire.DialRequest, pinned wire.Pinned) (_ *os.File, to netip.AddrPort, again bool, _ *deny.Reason) {
+	sock, to, err := race(ctx, pinned.Addresses)
+	switch {
+	case err != nil && pinned.Via != nil:
+		return nil, to, refusedHere(err), upstreamFailed(pinned.Via, err)
+	case err != nil:
+		return nil, to, refusedHere(err), &deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.Unreachable, What: asked(q),
+			Why: "it is allowed, but no connection came about: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
+		}
+	case s.cfg.Relay:
+		passed, again, reason := s.relay(ctx, q, pinned.Via, sock)
+		return passed, to, again, reason
+	}
+	if err := s.places.keep(sock); err != nil {
+		_ = sock.Close()
+		return nil, to, false, s.full(asked(q), err)
+	}
+	return sock, to, false, nil
+}
+
+// relay takes a connected socket over and gives the end of a pair instead. A
+// place is the socket's own, not the pair's: it is what the host bears.
+func (s *server) relay(ctx context.Context, q wire.DialRequest, via *wire.Via, sock *os.File) (_ *os.File, again bool, _ *deny.Reason) {
+	up, err := tcp(sock)
+	if err != nil {
+		return nil, false, s.full(asked(q), err)
+	}
+	var early []byte
+	target, ends := "", time.Time{}
+	if via != nil {
+		var reason *deny.Reason
+		if early, again, reason = connectUpstream(ctx, up, via); reason != nil {
+			_ = up.Close()
+			return nil, again, reason
+		}
+		target, ends = via.Target, via.Ends
+	}
+	passed, err := s.relays.start(up, early, target, ends, s.places.keep)
+	if err != nil {
+		return nil, false, s.full(asked(q), err)
+	}
+	return passed, false, nil
 }
 
 // place takes a place for a connection.
@@ -178,6 +236,14 @@ func (s *server) full(what string, err error) *deny.Reason {
 // socket passes a fresh TCP socket, for attacks. The kernel judges every
 // packet of it by our id.
 func (s *server) socket(ctx context.Context, c *wire.Conn, id uint64, family int) {
+	if s.cfg.Relay {
+		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.RelayedOnly, What: "socket",
+			Why:  "this dialer may reach the upstream proxy, which leads everywhere, so it passes no socket of the host's network on",
+			Mend: "nothing: ask for a destination by name",
+		}})
+		return
+	}
 	if reason := s.place(ctx, "socket"); reason != nil {
 		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *reason})
 		return

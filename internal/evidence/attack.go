@@ -105,6 +105,9 @@ type Agent struct {
 	// Listed is one destination of its manifest, "name:port"; empty when it has
 	// none.
 	Listed string
+	// Upstream is where the agent's dialer may reach its upstream proxy,
+	// "address:port"; empty when it has none, or none is pinned.
+	Upstream string
 	// Proxy is where its runtime finds the HTTP proxy, "address:port".
 	Proxy string
 	// Dialer is the path of dialer.sock as its gateway sees it.

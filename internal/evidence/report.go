@@ -36,6 +36,7 @@ type Report struct {
 	Succeeded     int      `json:"succeeded"`
 	Unproven      int      `json:"unproven"`
 	NotRun        int      `json:"not_run"`
+	Notes         []string `json:"notes,omitempty"` // what the rows cannot show
 	Controls      Controls `json:"controls"`
 	Rows          []Row    `json:"rows"`
 }
@@ -151,6 +152,9 @@ func (r *Report) Text() string {
 		case !c.Bit:
 			fmt.Fprintf(&b, "CONTROL DID NOT BITE: %s by %s: with it: %s; without it: %s\n", c.Attack, c.Mechanism, c.On, c.Without)
 		}
+	}
+	for _, n := range r.Notes {
+		fmt.Fprintf(&b, "NOTE: %s\n", n)
 	}
 	fmt.Fprintf(&b, "%d attacks: %d denied, %d succeeded, %d unproven, %d not run; controls: %d of %d bit, %d not run\n",
 		r.Attacks, r.Denied, r.Succeeded, r.Unproven, r.NotRun, r.Controls.Bit, r.Controls.Run, r.Controls.NotRun)

@@ -43,6 +43,8 @@ type Request struct {
 	// Idle are agents that do not run: nothing is tried from them, and the
 	// report says so.
 	Idle []string
+	// Notes are what a reader has to know beside the rows.
+	Notes []string
 	// Attacks narrows the table; nil means all of it.
 	Attacks []Attack
 	// Missing are layers that this host was accepted without, and why: their
@@ -75,7 +77,7 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 	if q.Attacks == nil {
 		q.Attacks = Attacks()
 	}
-	r := &Report{SchemaVersion: SchemaVersion, Team: q.Team, Agents: []string{}, Rows: []Row{}, Controls: Controls{Rows: []ControlRow{}}}
+	r := &Report{SchemaVersion: SchemaVersion, Team: q.Team, Agents: []string{}, Notes: q.Notes, Rows: []Row{}, Controls: Controls{Rows: []ControlRow{}}}
 	bait, err := newBait()
 	if err != nil {
 		return nil, err

@@ -48,6 +48,13 @@ var rejected = looks("ECONNREFUSED", "EHOSTUNREACH", "ENETUNREACH", "EACCES", "E
 // for IPv6, where there may be no address to send from.
 var nowhere = looks("ENETUNREACH", "ECONNREFUSED", "EADDRNOTAVAIL")
 
+// relayed is how a dialer behind an upstream proxy refuses: it passes no socket
+// of the host's network that could be aimed, marked or listened on.
+const relayed = string(deny.RelayedOnly)
+
+// proxyOf is the agent's upstream proxy: nobody but its dialer may reach it.
+func proxyOf(from Agent) string { return from.Upstream }
+
 func nothing(_, _ Agent, _ World) attempt.Request { return attempt.Request{} }
 
 // Attacks is the table. The order is that of the report.
@@ -149,11 +156,19 @@ func processAttacks() []Attack {
 }
 
 func networkAttacks() []Attack {
-	direct := func(id, title, reference string, to func(World) string) Attack {
+	direct := func(id, title, reference string, to func(World) string, more ...func(Agent) string) Attack {
 		return Attack{
 			ID: id, Title: title, Tries: "a TCP connection, straight", Attempt: "net.tcp", Layer: deny.LayerEgress,
 			From: everywhere, At: AtNobody, Reference: reference,
-			Aim: func(_, _ Agent, w World) attempt.Request { return attempt.Request{Addresses: []string{to(w)}} },
+			Aim: func(from, _ Agent, w World) attempt.Request {
+				q := attempt.Request{Addresses: []string{to(w)}}
+				for _, f := range more {
+					if a := f(from); a != "" {
+						q.Addresses = append(q.Addresses, a)
+					}
+				}
+				return q
+			},
 			Controls: []Control{
 				{Mechanism: rules, Off: off(netNS, landlock), Witness: rejected},
 				{Mechanism: netNS, Off: off(rules, landlock), Witness: nowhere},
@@ -176,7 +191,7 @@ func networkAttacks() []Attack {
 		}
 	}
 	return []Attack{
-		direct("net.unlisted", "reach an address that is not listed", "MITRE ATT&CK T1041", func(w World) string { return w.Unlisted }),
+		direct("net.unlisted", "reach an address that is not listed", "MITRE ATT&CK T1041", func(w World) string { return w.Unlisted }, proxyOf),
 		direct("net.loopback", "reach a service on the host's loopback", "CVE-2020-15257", func(w World) string { return w.Loopback }),
 		direct("net.metadata", "read the cloud's credentials", "Capital One, 2019", func(World) string { return "169.254.169.254:80" }),
 		dns("net.dns_udp", "net.dns_udp", "UDP"),
@@ -268,13 +283,16 @@ func egressAttacks() []Attack {
 		passed("dialer.aim", "aim a passed socket elsewhere", "connect a socket that the dialer made, fresh, and disconnected from a listed destination", "dialer.aim",
 			func(from, _ Agent, w World) attempt.Request {
 				q := attempt.Request{Dialer: from.Dialer, Addresses: []string{w.Unlisted, w.Loopback, "169.254.169.254:80"}}
+				if a := proxyOf(from); a != "" {
+					q.Addresses = append(q.Addresses, a)
+				}
 				if from.Listed != "" {
 					q.Names = []string{from.Listed}
 				}
 				return q
-			}),
+			}, relayed),
 		passed("dialer.listen", "let two captured gateways talk", "listen on one passed socket, connect with another", "dialer.listen",
-			func(from, _ Agent, _ World) attempt.Request { return attempt.Request{Dialer: from.Dialer} }),
+			func(from, _ Agent, _ World) attempt.Request { return attempt.Request{Dialer: from.Dialer} }, relayed),
 		Attack{
 			ID: "dialer.mark", Title: "slip past rules by a packet mark", Tries: "SO_MARK on a passed socket", Attempt: "dialer.mark",
 			Layer: deny.LayerEgress, From: byGateway, At: AtNobody, Reference: "socket(7)",
@@ -283,6 +301,7 @@ func egressAttacks() []Attack {
 				{Mechanism: caps, Off: off(userNS, seccomp, landlock), Witness: looks("EPERM"), From: FromGateway},
 				{Mechanism: userNS, Off: off(caps, seccomp, landlock), Witness: looks("EPERM"), From: FromGateway},
 			},
+			Also: looks(relayed),
 		},
 	)
 }

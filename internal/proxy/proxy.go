@@ -354,7 +354,7 @@ func (p *Proxy) recordFailure(t target, err error) { p.recordReason(t.String(), 
 func (p *Proxy) recordReason(what string, r *deny.Reason) {
 	v := record.Denied
 	switch r.Code {
-	case deny.Unreachable, deny.NameUnresolved, deny.PinFailed:
+	case deny.Unreachable, deny.NameUnresolved, deny.PinFailed, deny.UpstreamRefused:
 		v = record.Failed
 	}
 	p.cfg.Record(what, v, r)

@@ -141,6 +141,8 @@ func restarts(old, new *Agent) []string {
 	one("messages.push", old.pushed(), new.pushed())
 	why = append(why, mapDiff("secrets", old.Secrets, new.Secrets)...)
 	one("knowledge", old.Knowledge, new.Knowledge)
+	one("upstreamProxy", old.Upstream.describe(), new.Upstream.describe())
+	why = append(why, setDiff("caFiles", paths(old.CAFiles), paths(new.CAFiles))...)
 	one("engine", old.Engine, new.Engine)
 	one("ociRuntime", old.OCI, new.OCI)
 	a, b := old.Limits, new.Limits
@@ -215,6 +217,14 @@ func mounted(list []Mount) []string {
 	out := make([]string, len(list))
 	for i, m := range list {
 		out[i] = m.Host + " at " + m.Target
+	}
+	return out
+}
+
+func paths(list []HostFile) []string {
+	out := make([]string, len(list))
+	for i, f := range list {
+		out[i] = f.Path
 	}
 	return out
 }

@@ -3,7 +3,8 @@ package team
 // The keys of the manifest, and the words that some of them take. The JSON
 // Schema (docs/bulkhead.schema.json) has exactly these; a test compares them.
 var (
-	topKeys      = []string{"apiVersion", "team", "orchestrator", "defaults", "agents"}
+	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "defaults", "agents"}
+	upstreamKeys = []string{"url", "credentialsFile", "except"}
 	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress"}
 	agentKeys    = []string{
 		"role", "image", "rootfs", "command", "env", "mode", "workspace", "mounts", "ports", "egress", "hosts",

@@ -53,6 +53,18 @@ type Agent struct {
 	Limits    Limits
 	Engine    string // "cell" or "podman"
 	OCI       string // "", "runc", "crun", "runsc", "krun"
+
+	// The team's, the same for each of its agents. Without them an agent's
+	// digest is what it was before there were any.
+	Upstream *Upstream  `json:",omitempty"`
+	CAFiles  []HostFile `json:",omitempty"`
+}
+
+// HostFile is a file of the host that root reads, and where the manifest names
+// it.
+type HostFile struct {
+	Path     string
+	Position string `json:"-"` // "bulkhead.yaml:4:11"
 }
 
 // Mount is a read-only folder or file of the host.

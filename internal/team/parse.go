@@ -173,6 +173,7 @@ func (r *reader) manifest(p place) *Manifest {
 	if f["team"].node != nil {
 		m.Team = r.name(f["team"], "a team")
 	}
+	upstream, authorities := r.upstream(f["upstreamProxy"]), r.caFiles(f["caFiles"])
 	d := r.defaults(f["defaults"])
 	r.need(p, f, "agents", "add agents: with at least one agent; `bulkhead init` writes an example")
 	if f["agents"].node == nil {
@@ -196,7 +197,9 @@ func (r *reader) manifest(p place) *Manifest {
 			r.fault(e.key, "rename one of the two", "%s and %s would share the account %s", clip(e.name), clip(other), account)
 		}
 		accounts[account] = e.name
-		m.Agents = append(m.Agents, r.agent(e, d))
+		a := r.agent(e, d)
+		a.Upstream, a.CAFiles = upstream, authorities
+		m.Agents = append(m.Agents, a)
 	}
 	r.checkMessages(m, f)
 	return m

@@ -72,6 +72,21 @@ func rendered(m *Manifest) []byte {
 	if m.Orchestrator != "" {
 		b.WriteString(",\"orchestrator\":" + quoted(m.Orchestrator))
 	}
+	if len(m.Agents) > 0 {
+		if u := m.Agents[0].Upstream; u != nil {
+			o := object{"url": u.URL()}
+			if u.Credentials.Path != "" {
+				o["credentialsFile"] = u.Credentials.Path
+			}
+			if len(u.Except) > 0 {
+				o["except"] = u.Except
+			}
+			b.WriteString(",\"upstreamProxy\":" + quoted(o))
+		}
+		if files := m.Agents[0].CAFiles; len(files) > 0 {
+			b.WriteString(",\"caFiles\":" + quoted(paths(files)))
+		}
+	}
 	b.WriteString(",\"agents\":{")
 	for i, name := range order {
 		if i > 0 {

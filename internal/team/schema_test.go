@@ -17,8 +17,15 @@ type (
 		APIVersion   string              `json:"apiVersion" jsonschema:"enum=bulkhead/v1,description=Version of the manifest"`
 		Team         nameWord            `json:"team" jsonschema:"description=The team's name; accounts are called bh-TEAM-AGENT"`
 		Orchestrator nameWord            `json:"orchestrator,omitempty" jsonschema:"description=The agent that is alerted of dead letters; default: the agent of that name"`
+		Upstream     *docUpstream        `json:"upstreamProxy,omitempty" jsonschema:"description=The forward proxy through which alone this host reaches outside"`
+		CAFiles      []string            `json:"caFiles,omitempty" jsonschema:"description=Absolute paths of PEM files of root's with more certificate authorities for every agent"`
 		Defaults     *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
 		Agents       map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
+	}
+	docUpstream struct {
+		URL         string   `json:"url" jsonschema:"description=http://host:port"`
+		Credentials string   `json:"credentialsFile,omitempty" jsonschema:"description=Absolute path of a file of root's with mode 0600 that holds user:password"`
+		Except      []string `json:"except,omitempty" jsonschema:"description=Names and *.suffix that are reached without the proxy"`
 	}
 	docDefaults struct {
 		Engine string      `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman"`
@@ -156,6 +163,7 @@ func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
 	}{
 		{document{}, topKeys},
 		{docDefaults{}, defaultsKeys},
+		{docUpstream{}, upstreamKeys},
 		{docAgent{}, agentKeys},
 		{docLimits{}, limitKeys},
 		{docMount{}, mountKeys},

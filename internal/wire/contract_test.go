@@ -99,6 +99,9 @@ func TestProtocolContract(t *testing.T) {
 	p := func(verb string, body any) { add(PinProtocol, PinVersion, 1, verb, body) }
 	p(VerbPin, DialRequest{Host: "api.example.com", Port: 443})
 	p(VerbPinned, Pinned{Addresses: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:443")}, Expires: expires, Stale: true, Age: time.Minute})
+	p(VerbProxied, Pinned{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.1.2.3:3128")}, Expires: expires, Via: &Via{
+		Proxy: "proxy.corp.example:3128", Target: "api.example.com:443", Authorization: "Basic dXNlcjpwYXNzd29yZA==", Ends: expires,
+	}})
 	p(VerbUnpin, DialRequest{Host: "api.example.com", Port: 443})
 	r := func(verb string, body any) { add(ResolverProtocol, ResolverVersion, 1, verb, body) }
 	r(VerbNames, Names{Names: []string{"api.example.com", "*.cdn.example.com"}})

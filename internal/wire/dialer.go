@@ -16,13 +16,14 @@ const (
 
 // Verbs of the dialer protocol.
 const (
-	// VerbDial asks for a connected TCP socket. Request [DialRequest]; answer
+	// VerbDial asks for a connection. Request [DialRequest]; answer
 	// VerbConnected [Connected] with one descriptor, or VerbDenied with a
-	// deny.Reason.
+	// deny.Reason. The descriptor is a connected TCP socket, or, of a dialer
+	// that relays, one end of a connected pair of unix stream sockets.
 	VerbDial = "dial"
 	// VerbSocket asks for a TCP socket that is not connected, for attacks that
 	// aim a passed socket elsewhere. It gives nothing away: the kernel judges
-	// every packet of it by the dialer's id.
+	// every packet of it by the dialer's id. A dialer that relays refuses it.
 	VerbSocket    = "socket"
 	VerbConnected = "connected"
 	VerbDenied    = "denied"
@@ -36,7 +37,7 @@ type DialRequest struct {
 
 // Connected says where the passed socket leads.
 type Connected struct {
-	Address netip.AddrPort `json:"address"`
+	Address netip.AddrPort `json:"address"`          // the upstream proxy's, when the connection goes through it
 	Family  int            `json:"family,omitempty"` // VerbSocket only: 4 or 6
 }
 
@@ -54,6 +55,10 @@ const (
 	// them, or VerbDenied with a deny.Reason.
 	VerbPin    = "pin"
 	VerbPinned = "pinned"
+	// VerbProxied answers instead of VerbPinned when the destination is reached
+	// through the upstream proxy: [Pinned] with the proxy's addresses, and Via.
+	// It is a verb of its own so that a dialer that cannot relay refuses it.
+	VerbProxied = "proxied"
 	// VerbUnpin is sent by the warden, unasked, with [DialRequest]: forget it.
 	VerbUnpin = "unpin"
 )
@@ -65,6 +70,19 @@ type Pinned struct {
 	Expires   time.Time        `json:"expires"`
 	Stale     bool             `json:"stale,omitempty"` // DNS failed; this is the last good answer
 	Age       time.Duration    `json:"age,omitempty"`   // of the answer, when Stale
+	Via       *Via             `json:"via,omitempty"`   // set with VerbProxied, and only there
+}
+
+// Via says how a destination is reached through the upstream proxy.
+type Via struct {
+	Proxy  string `json:"proxy"`  // as the manifest names it, "proxy.corp.example:3128"; for messages
+	Target string `json:"target"` // what to CONNECT to: "name:port" in its normal form
+	// Authorization is the value of Proxy-Authorization, a secret that stays in
+	// the dialer. Empty: none is sent.
+	Authorization string `json:"authorization,omitempty"`
+	// Ends is when connections have to end, for a temporary destination: the
+	// kernel cannot tell them from others that lead to the proxy.
+	Ends time.Time `json:"ends,omitzero"`
 }
 
 // The resolver protocol: warden -> resolver. The resolver answers only names

@@ -75,5 +75,6 @@ type WhyResult struct {
 	Code          deny.Code    `json:"code,omitempty"`
 	Rule          string       `json:"rule"`
 	Mend          string       `json:"mend,omitempty"`
-	Addresses     []netip.Addr `json:"addresses,omitempty"` // a destination's, as they would be pinned
+	Addresses     []netip.Addr `json:"addresses,omitempty"` // a destination's, as they would be pinned; with Via the proxy's
+	Via           string       `json:"via,omitempty"`       // the upstream proxy by which it is reached
 }

@@ -36,6 +36,11 @@ func egressChecks() []Check {
 			Why:  "the resolver asks them for every listed name; nobody else in a team can ask",
 			Mend: "name a server in /etc/resolv.conf",
 		},
+		{
+			Layer: deny.LayerEgress, Name: "way out", Look: wayOut,
+			Why:  "where a company lets nothing out but its forward proxy, listed names are reached only through that",
+			Mend: "name the proxy in the manifest: upstreamProxy: {url: http://HOST:PORT}",
+		},
 	}
 }
 

@@ -61,11 +61,23 @@ func (s *Server) tryPin(ctx context.Context, a *agent, q wire.DialRequest, by as
 		return wire.Pinned{}, reason, true
 	}
 	out := wire.Pinned{Stale: v.answer.stale, Age: v.answer.age}
+	port := q.Port
+	if v.upstream != nil {
+		port = v.upstream.Port
+	}
 	for _, addr := range v.addrs[:min(len(v.addrs), maxAddresses)] {
-		out.Addresses = append(out.Addresses, netip.AddrPortFrom(addr, q.Port))
+		out.Addresses = append(out.Addresses, netip.AddrPortFrom(addr, port))
 	}
 
 	grant, granted := policy.Granted(q.Host, q.Port)
+	if v.upstream != nil {
+		if out.Via, reason = s.via(v); reason != nil {
+			return wire.Pinned{}, reason, true
+		}
+		if granted {
+			out.Via.Ends = grant.Until
+		}
+	}
 	if granted && grant.Once && by == dialers {
 		if !a.spend(v.target, grant) {
 			grant.Spent = true
@@ -102,7 +114,12 @@ func (s *Server) commit(a *agent, policy *dial.Policy, q wire.DialRequest, v ver
 		return wire.Pinned{}, nil, false
 	}
 	out.Expires = time.Now().Add(ttl)
-	if err := s.cfg.Table.PinFor(a.account, v.target, out.Addresses, ttl, flow); err != nil {
+	pinned := v.target
+	if v.upstream != nil {
+		// One pin for all that goes through the proxy, whatever it is asked for.
+		pinned, ttl, flow = behind(v.upstream.Target()), s.cfg.TTL, max(nft.FlowTimeout, s.cfg.TTL)
+	}
+	if err := s.cfg.Table.PinFor(a.account, pinned, out.Addresses, ttl, flow); err != nil {
 		return wire.Pinned{}, pinFailed(v.target, err), true
 	}
 	return out, nil, true
@@ -112,8 +129,10 @@ func (s *Server) commit(a *agent, policy *dial.Policy, q wire.DialRequest, v ver
 type verdict struct {
 	target string // "name:port" in its normal form
 	dest   team.Destination
-	addrs  []netip.Addr
+	addrs  []netip.Addr // the proxy's, behind one
 	answer answer
+
+	upstream *team.Upstream // nil: reached by itself
 }
 
 // decide is everything before the kernel: the policy, DNS, and the check of
@@ -128,6 +147,9 @@ func (s *Server) decide(ctx context.Context, policy *dial.Policy, q wire.DialReq
 		return verdict{}, &deny.Reason{Layer: deny.LayerEgress, Code: deny.BadTarget, What: q.Host, Why: err.Error(), Mend: "ask for a host name or an address"}
 	}
 	v := verdict{target: dial.Target(h, q.Port), dest: d}
+	if v.upstream = policy.Upstream(q.Host, d); v.upstream != nil {
+		return s.decideUpstream(ctx, v)
+	}
 	addrs, ok := policy.Fixed(q.Host, d)
 	if !ok {
 		ctx, cancel := context.WithTimeout(ctx, lookupTimeout)

@@ -16,6 +16,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"bulkhead/internal/dial"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/identity"
+	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
 )
 
@@ -35,6 +37,7 @@ const TTL = 60 * time.Second
 const (
 	maxConnections = 4
 	maxInFlight    = 32
+	tellPatience   = time.Second // with a dialer that does not read
 )
 
 // Table is the part of nft.Table that pins need.
@@ -57,6 +60,10 @@ type Config struct {
 	// Own lists the addresses of this host; nil reads them from the kernel.
 	Own func() ([]netip.Addr, error)
 	TTL time.Duration // zero: TTL
+	// Authorization gives the value of Proxy-Authorization from the credentials
+	// of an upstream proxy, read now; empty: there are none. nil takes no proxy
+	// that has some.
+	Authorization func(*team.Upstream) (string, error)
 	// Denied hears of every refusal, from the connection's goroutine. Optional.
 	Denied func(account string, r *deny.Reason)
 	// Spent hears that a grant for one connection was used up, from the
@@ -95,6 +102,7 @@ type agent struct {
 	conns    map[*wire.Conn]bool
 	counters Counters
 	spent    map[spending]bool
+	ended    map[wire.DialRequest]bool // temporary destinations behind a proxy that were taken back
 }
 
 // spending names one grant for one connection.
@@ -122,7 +130,7 @@ func (s *Server) Add(account string, dialer uint32, ln *net.UnixListener, p *dia
 	ctx, cancel := context.WithCancel(context.Background())
 	a := &agent{
 		account: account, dialer: dialer, ln: ln, cancel: cancel,
-		conns: map[*wire.Conn]bool{}, spent: map[spending]bool{}, counters: Counters{ByCode: map[deny.Code]uint64{}},
+		conns: map[*wire.Conn]bool{}, spent: map[spending]bool{}, ended: map[wire.DialRequest]bool{}, counters: Counters{ByCode: map[deny.Code]uint64{}},
 	}
 	a.policy.Store(p)
 	s.mu.Lock()
@@ -146,8 +154,9 @@ func (s *Server) SetPolicy(account string, p *dial.Policy) error {
 	}
 	a.policyMu.Lock()
 	defer a.policyMu.Unlock()
-	a.policy.Store(p)
+	old := a.policy.Swap(p)
 	s.tellNames()
+	a.endBehind(old, p)
 	return s.revoke(a)
 }
 
@@ -161,10 +170,13 @@ func (s *Server) revoke(a *agent) error {
 			gone = []string{""} // nobody knows what it was for: closed
 		}
 		for _, destination := range gone {
+			if proxy, ok := strings.CutPrefix(destination, behindPrefix); ok && policy.Behind(proxy) {
+				continue
+			}
 			host, port, err := splitDestination(destination)
 			if err == nil {
 				// Addresses the manifest itself fixes may have changed, too.
-				if d, ok := policy.Keeps(host, port); ok {
+				if d, ok := policy.Keeps(host, port); ok && policy.Upstream(host, d) == nil {
 					fixed, ok := policy.Fixed(host, d)
 					if !ok || slices.Contains(fixed, e.Address.Addr()) {
 						continue
@@ -250,8 +262,12 @@ func (a *agent) tell(what wire.DialRequest) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for c := range a.conns {
-		_ = c.Unix().SetWriteDeadline(time.Now().Add(time.Second))
-		if c.Send(0, wire.VerbUnpin, what) != nil {
+		_ = c.Unix().SetWriteDeadline(time.Now().Add(tellPatience))
+		err := c.Send(0, wire.VerbUnpin, what)
+		if err == nil { // or no later answer could be sent
+			err = c.Unix().SetWriteDeadline(time.Time{})
+		}
+		if err != nil {
 			_ = c.Close() // it will come back and has to ask again
 		}
 	}
@@ -289,6 +305,7 @@ func (s *Server) serve(ctx context.Context, a *agent, c *wire.Conn) {
 	if !full {
 		a.conns[c] = true
 	}
+	ended := slices.Collect(maps.Keys(a.ended))
 	a.mu.Unlock()
 	if full {
 		return
@@ -302,6 +319,11 @@ func (s *Server) serve(ctx context.Context, a *agent, c *wire.Conn) {
 	}()
 	if _, err := c.Greet(wire.PinProtocol, wire.PinVersion); err != nil {
 		return
+	}
+	for _, what := range ended { // it may have been away when they were taken back
+		if c.Send(0, wire.VerbUnpin, what) != nil {
+			return
+		}
 	}
 	slots := make(chan struct{}, maxInFlight)
 	for {
@@ -325,7 +347,11 @@ func (s *Server) serve(ctx context.Context, a *agent, c *wire.Conn) {
 				_ = c.Send(m.ID, wire.VerbDenied, wire.Denied{Reason: *reason})
 				return
 			}
-			_ = c.Send(m.ID, wire.VerbPinned, pinned)
+			verb := wire.VerbPinned
+			if pinned.Via != nil {
+				verb = wire.VerbProxied
+			}
+			_ = c.Send(m.ID, verb, pinned)
 		})
 	}
 }

@@ -288,6 +288,27 @@ func TestNarrowerPolicyRevokes(t *testing.T) {
 	}
 }
 
+func TestADialerIsAnsweredLongAfterItWasToldOfARevocation(t *testing.T) {
+	f := start(t, time.Minute, me(), policy("api.example.com:443", "old.example.com:443"))
+	if _, err := f.conn.Greet(wire.PinProtocol, wire.PinVersion); err != nil {
+		t.Fatal(err)
+	}
+	f.dns.set("api.example.com", nil, "8.8.8.8")
+	f.dns.set("old.example.com", nil, "8.8.4.4")
+	f.pin(t, "old.example.com", 443)
+	if err := f.server.SetPolicy("bh-t-writer", policy("api.example.com:443")); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err := f.conn.Recv(); err != nil || m.Verb != wire.VerbUnpin {
+		t.Fatalf("%+v %v", m, err)
+	}
+	time.Sleep(tellPatience + 100*time.Millisecond)
+	_ = f.conn.Unix().SetReadDeadline(time.Now().Add(10 * time.Second)) // so that the old fault fails instead of hanging
+	if p, code := f.pin(t, "api.example.com", 443); code != "" || len(p.Addresses) != 1 {
+		t.Fatalf("%+v %q", p, code)
+	}
+}
+
 func TestOnlyTheDialerMayAsk(t *testing.T) {
 	f := start(t, time.Minute, me()+1, policy("api.example.com:443"))
 	_, err := f.conn.Greet(wire.PinProtocol, wire.PinVersion)

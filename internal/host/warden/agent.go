@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"sync"
@@ -147,6 +148,11 @@ func (a *agentRun) writeConf() error {
 			files[filepath.Join(filepath.Base(a.Place.PodmanConf()), name)] = content
 		}
 	}
+	more, err := a.authorities()
+	if err != nil {
+		return err
+	}
+	maps.Copy(files, more)
 	for name, content := range files {
 		path := filepath.Join(a.Place.Conf(), name)
 		// A file that is right stays the very file: a container that is being

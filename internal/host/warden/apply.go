@@ -48,7 +48,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	w.mu.Unlock()
 	r.changes = team.Diff(r.old, m)
 	w.markStopped(m.Team, r.changes)
-	var faults []string
+	faults := checkCompany(m)
 	for _, a := range m.Agents {
 		place := w.host.Agent(m.Team, a.Name)
 		todo, err := (accountLayer{w}).Plan(ctx, &host.Agent{Place: place, Want: a})

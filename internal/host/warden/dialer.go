@@ -66,7 +66,7 @@ func (a *agentRun) startDialer() (*process, error) {
 	connections := a.Want.Limits.WithDefaults().Connections
 	cf, err := sealed("dialer-config", dialer.Config{
 		Gateway: a.IDs.Gateway(), PinSocket: insidePin + "/pin.sock",
-		Connections: int(connections), PerSecond: perSecond(connections),
+		Connections: int(connections), PerSecond: perSecond(connections), Relay: a.Want.Upstream != nil,
 	})
 	if err != nil {
 		return nil, err

@@ -128,7 +128,7 @@ func (l egressLayer) Inspect(_ context.Context, a *host.Agent) (host.Inspection,
 	if !st.InForce {
 		return host.Inspection{Witness: "nftables differ: " + strings.Join(st.Difference, "; ")}, nil
 	}
-	return host.Inspection{InForce: true, Witness: fmt.Sprintf("nftables table inet bulkhead: %d rules for %s, %d pins, %d packets refused", st.Rules, a.Place.Account, st.Pins, st.Refused)}, nil
+	return host.Inspection{InForce: true, Witness: fmt.Sprintf("nftables table inet bulkhead: %d rules for %s, %d pins, %d packets refused", st.Rules, a.Place.Account, st.Pins, st.Refused) + throughProxy(a.Want.Upstream)}, nil
 }
 
 // Remove implements host.Layer.

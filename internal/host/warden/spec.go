@@ -79,6 +79,9 @@ func runtimeSpec(h layout.Host, a *host.Agent, programs string) engine.Spec {
 		}.WithDefaults(),
 		Cgroup: cgroupOf(a, runtimeName),
 	}
+	if len(a.Want.CAFiles) > 0 {
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: filepath.Join(conf, caFolder), Target: insideCA})
+	}
 	for _, m := range a.Want.Mounts {
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: m.Host, Target: m.Target})
 	}
@@ -104,7 +107,9 @@ func runSpec(h layout.Host, a *host.Agent, programs string) engine.Spec {
 	s.Network = engine.Network{}
 	s.Dir = "/tmp"
 	s.User = engine.User{ID: layout.ProcID, Map: []engine.IDMap{{Inside: layout.ProcID, Host: a.IDs.Proc()}}}
-	s.Env = []string{"PATH=" + defaultPath, "HOME=/tmp", "TMPDIR=/tmp"}
+	env := map[string]string{"PATH": defaultPath, "HOME": "/tmp", "TMPDIR": "/tmp"}
+	maps.Copy(env, caEnv(a))
+	s.Env = inOrder(env)
 	s.Mounts = slices.DeleteFunc(s.Mounts, func(m engine.Mount) bool {
 		switch m.Target {
 		case insideGateway, insideHome, insideWorkspace, programsDir:
@@ -163,7 +168,7 @@ func dialerSpec(a *host.Agent, programs string) engine.Spec {
 		Dir:      "/",
 		Hostname: "dialer",
 		Network:  engine.Network{Host: true},
-		Limits:   dialerLimits.WithDefaults(),
+		Limits:   dialerLimitsFor(a.Want).WithDefaults(),
 		Cgroup:   cgroupOf(a, dialerName),
 	}
 }
@@ -202,7 +207,12 @@ func runtimeEnv(a *host.Agent) []string {
 		"NO_PROXY": "localhost,127.0.0.1,::1", "no_proxy": "localhost,127.0.0.1,::1",
 		"BULKHEAD_TEAM": a.Place.Team, "BULKHEAD_AGENT": a.Place.Name,
 	}
+	maps.Copy(env, caEnv(a))
 	maps.Copy(env, a.Want.Env)
+	return inOrder(env)
+}
+
+func inOrder(env map[string]string) []string {
 	out := make([]string, 0, len(env))
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		out = append(out, k+"="+env[k])

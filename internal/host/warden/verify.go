@@ -51,6 +51,9 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 	known := map[string]bool{}
 	for _, a := range agents {
 		known[a.Place.Name] = true
+		if u := a.Want.Upstream; u != nil && len(q.Notes) == 0 {
+			q.Notes = append(q.Notes, "names are reached through the upstream proxy "+u.URL()+": warden, gateway and dialer keep to the listed names, the kernel to the proxy's address; what the proxy does with a name is not attacked here")
+		}
 		one, running := a.asTarget(ctx)
 		switch {
 		case running:
@@ -99,6 +102,7 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 			running = running || c.Name == runtimeName
 		}
 	}
+	one.Upstream = a.w.upstreamOf(a.Place, a.Want.Upstream)
 	for _, d := range a.Want.Egress {
 		if d.Host != "" && !strings.HasPrefix(d.Host, "*.") {
 			one.Listed = fmt.Sprintf("%s:%d", d.Host, d.Port)

@@ -153,7 +153,7 @@ func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
 	}
 	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger, Held: held}
 	w.resolver = resolver.NewClient(w.resolverSocket())
-	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent})
+	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent, Authorization: authorization})
 	w.ctx, w.cancel = context.WithCancel(ctx)
 	return w, nil
 }

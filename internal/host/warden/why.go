@@ -72,6 +72,9 @@ func (a *agentRun) whyDestination(ctx context.Context, res *wire.WhyResult, host
 			res.Rule += " at " + d.Position
 		}
 	}
+	if u := dial.NewPolicy(a.Want).Upstream(host, d); u != nil {
+		res.Via = u.URL()
+	}
 	return nil
 }
 
