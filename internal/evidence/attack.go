@@ -109,6 +109,15 @@ type Agent struct {
 	Proxy string
 	// Dialer is the path of dialer.sock as its gateway sees it.
 	Dialer string
+	// Taken are attacks whose mechanism this agent's own manifest takes away.
+	Taken []Taken
+}
+
+// Taken is one attack that succeeds by the choice of the manifest.
+type Taken struct {
+	Attack   string
+	Position Position
+	Why      string
 }
 
 // World is what surrounds the agents.

@@ -1,6 +1,7 @@
 package warden
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -17,6 +18,7 @@ type confinement struct {
 	noNewPriv bool
 	caps      map[string]string // CapInh, CapPrm, CapEff, CapBnd, CapAmb in hex
 	netns     string
+	userns    string
 }
 
 // confinementOf reads /proc/PID/status and the process's namespaces.
@@ -30,7 +32,10 @@ func confinementOf(pid int) (confinement, error) {
 		return c, err
 	}
 	c.pid = pid
-	c.netns, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if c.netns, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil {
+		return c, err
+	}
+	c.userns, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
 	return c, err
 }
 
@@ -67,7 +72,9 @@ func parseStatus(text string) (confinement, error) {
 }
 
 // check says what of the profile is not in force.
-func (c confinement) check(ids layout.IDs) error {
+// A sandbox has capabilities in a user namespace of its own, which its engine
+// compared with what it may have; here they must not be the host's.
+func (c confinement) check(ids layout.IDs, sandboxed bool) error {
 	for _, u := range c.uids {
 		if u < ids.Base || u > ids.Last() {
 			return fmt.Errorf("runs as id %d, outside of the agent's range", u)
@@ -82,7 +89,13 @@ func (c confinement) check(ids layout.IDs) error {
 	if len(c.caps) < 5 {
 		return fmt.Errorf("its capabilities cannot be read")
 	}
+	if host, err := hostNamespace("user"); err != nil || c.userns == host {
+		return errors.Join(errors.New("is in the host's user namespace"), err)
+	}
 	for name, v := range c.caps {
+		if sandboxed {
+			break
+		}
 		if strings.Trim(v, "0") != "" {
 			return fmt.Errorf("has capabilities (%s %s)", name, v)
 		}
