@@ -36,7 +36,7 @@ func (s *Server) relay(ctx context.Context, c *wire.Conn, m wire.Message, free f
 	} else {
 		_ = s.proxy.ServeStatic(ctx, ln, t.host, t.port)
 	}
-	return true
+	return ln.given // else it ends here: this gateway is shutting down
 }
 
 func (s *Server) relayTarget(m wire.Message) (target, error) {

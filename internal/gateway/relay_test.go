@@ -101,6 +101,7 @@ func TestARelayedConnectionIsServedLikeAnAcceptedOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = r.Body.Close() }()
 	if r.StatusCode != http.StatusForbidden {
 		t.Errorf("%s", r.Status)
 	}

@@ -55,13 +55,11 @@ func runscOptions() []string {
 // RunscMain runs runsc the way Podman wants an OCI runtime, with the arguments
 // that Podman gave. It returns only when that failed, with the exit code.
 func RunscMain(args []string) int {
-	if err := runRunsc(args); err != nil {
-		fmt.Fprintln(os.Stderr, "bulkhead-shim:", err)
-	}
+	fmt.Fprintln(os.Stderr, "bulkhead-shim:", standIn(args))
 	return 1
 }
 
-func runRunsc(args []string) error {
+func standIn(args []string) error {
 	path, err := find(runsc)
 	if err != nil {
 		return err
@@ -77,7 +75,8 @@ func runRunsc(args []string) error {
 			unix.CloseOnExec(3 + i)
 		}
 	}
-	return fmt.Errorf("run %s: %w", path, syscall.Exec(path, argv, os.Environ())) // #nosec G204 -- root's program, from the host's own folders
+	err = syscall.Exec(path, argv, os.Environ()) // #nosec G204 -- root's program, from the host's own folders
+	return fmt.Errorf("run %s: %w", path, err)
 }
 
 // runscArguments makes runsc's command line from that of an OCI runtime, and

@@ -112,9 +112,7 @@ func (s *start) run(ctx context.Context) (_ *cell.Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.userns, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/user", podman.Pid)); err != nil {
-		err = fmt.Errorf("Podman's user namespace: %w", err) // it has ended already: what it said tells more
-	}
+	s.userns, _ = os.Readlink(fmt.Sprintf("/proc/%d/ns/user", podman.Pid)) // none when it has ended already, which is told below
 	stop := context.AfterFunc(ctx, func() { // unblocks everything below
 		_ = podman.Kill()
 		_ = s.conn.SetDeadline(time.Unix(1, 0))
@@ -255,7 +253,7 @@ func (s *start) leaveOnly(pid int) error {
 // those in which the guest's code runs. All of them live in user namespaces
 // below the one in which Podman and conmon do.
 func (s *start) belongs(pid int) bool {
-	if !Relayed(s.spec) {
+	if !Relayed(s.spec) || s.userns == "" {
 		return false
 	}
 	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
