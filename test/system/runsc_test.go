@@ -100,6 +100,18 @@ func TestRuntimeUnderGVisorWorksAndLeavesNothing(t *testing.T) {
 			}
 		})
 		gvisorEgress(t, c)
+		t.Run("limits bind the sandbox", func(t *testing.T) {
+			// tail keeps what it reads; 700 MB are more than the agent's 512 MiB.
+			r := c.Try(t, "exec", "writer", "--", "sh", "-c", "dd if=/dev/zero bs=1M count=800 2>/dev/null | tail -c 700000000 | wc -c")
+			if r.Exit == 0 && strings.TrimSpace(r.Stdout) == "700000000" {
+				t.Errorf("memory: %s", r)
+			}
+			stage.Until(t, "the writer runs again", func() bool { return c.Try(t, "exec", "writer", "--", "true").Exit == 0 })
+			got := c.Run(t, "exec", "writer", "--", "cat", "/proc/self/limits")
+			if !strings.Contains(got, "Max open files            1024                 1024") || !strings.Contains(got, "Max core file size        0                    0") {
+				t.Errorf("%s", got)
+			}
+		})
 		t.Run("forward", func(t *testing.T) { gvisorForward(t, c) })
 		t.Run("restart, and a gateway that ends", func(t *testing.T) {
 			old := stage.Container(t, c.Agent(t, "writer"), "runtime").PID
