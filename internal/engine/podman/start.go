@@ -113,7 +113,7 @@ func (s *start) run(ctx context.Context) (_ *cell.Process, err error) {
 		return nil, err
 	}
 	s.userns, _ = os.Readlink(fmt.Sprintf("/proc/%d/ns/user", podman.Pid)) // none when it has ended already, which is told below
-	stop := context.AfterFunc(ctx, func() { // unblocks everything below
+	stop := context.AfterFunc(ctx, func() {                                // unblocks everything below
 		_ = podman.Kill()
 		_ = s.conn.SetDeadline(time.Unix(1, 0))
 	})
