@@ -55,7 +55,7 @@ func (c *call) forward() error {
 		return down(err)
 	}
 	m, files, err := shim.Recv()
-	files, outside = append(files, outside...), nil
+	files = append(files, outside...)
 	defer closeFiles(files)
 	if err != nil {
 		return down(err)

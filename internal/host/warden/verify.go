@@ -175,7 +175,7 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 		return nil, err
 	}
 	m, files, err := c.Recv()
-	files, outside = append(files, outside...), nil
+	files = append(files, outside...)
 	defer closeFiles(files)
 	if err != nil {
 		return nil, err
