@@ -19,6 +19,24 @@ import (
 
 const relayToken = "a-token-of-more-than-22-characters"
 
+// records is what a gateway wrote.
+type records struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *records) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.Write(b)
+}
+
+func (r *records) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
 // serving is a gateway that takes everybody for its runtime.
 func serving(t *testing.T) (dial func() *wire.Conn, log func() string) {
 	t.Helper()
@@ -27,12 +45,15 @@ func serving(t *testing.T) (dial func() *wire.Conn, log func() string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out bytes.Buffer
+	var out records
 	cfg := Config{Team: "t", Agent: "a", Token: relayToken, DialerSocket: filepath.Join(t.TempDir(), "no"), MaxConnections: 2}
 	if err := cfg.Check(); err != nil {
 		t.Fatal(err)
 	}
-	s := newServer(cfg, &out)
+	s, err := newServer(cfg, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var work sync.WaitGroup
 	work.Go(func() {
@@ -51,22 +72,18 @@ func serving(t *testing.T) (dial func() *wire.Conn, log func() string) {
 		work.Wait()
 	})
 	return func() *wire.Conn {
-			t.Helper()
-			u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			c := wire.New(u)
-			t.Cleanup(func() { _ = c.Close() })
-			if _, err := c.Greet(wire.GatewayProtocol, wire.GatewayVersion); err != nil {
-				t.Fatal(err)
-			}
-			return c
-		}, func() string {
-			s.log.mu.Lock()
-			defer s.log.mu.Unlock()
-			return out.String()
+		t.Helper()
+		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
 		}
+		c := wire.New(u)
+		t.Cleanup(func() { _ = c.Close() })
+		if _, err := c.Greet(wire.GatewayProtocol, wire.GatewayVersion); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}, out.String
 }
 
 func relayAnswer(t *testing.T, c *wire.Conn, verb string, body any) string {
@@ -163,7 +180,10 @@ func FuzzRelayRequest(f *testing.F) {
 	if err := cfg.Check(); err != nil {
 		f.Fatal(err)
 	}
-	s := newServer(cfg, io.Discard)
+	s, err := newServer(cfg, io.Discard)
+	if err != nil {
+		f.Fatal(err)
+	}
 	f.Cleanup(func() { _ = s.proxy.Close() })
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		got, err := s.relayTarget(wire.Message{ID: 1, Verb: wire.VerbRelay, Body: raw})
