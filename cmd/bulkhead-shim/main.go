@@ -9,6 +9,7 @@ import (
 
 	"bulkhead/internal/engine/cell/stage2"
 	"bulkhead/internal/engine/launcher"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/shim"
 	"bulkhead/internal/shim/message"
 )
@@ -16,6 +17,8 @@ import (
 func main() {
 	if len(os.Args) > 1 {
 		switch os.Args[1] {
+		case podman.RunscWord:
+			os.Exit(podman.RunscMain(os.Args[2:]))
 		case "stage2":
 			os.Exit(stage2.Main(os.Args[2:]))
 		case "launcher":

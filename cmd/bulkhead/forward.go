@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"bulkhead/internal/client"
 	"bulkhead/internal/terminal"
 	"bulkhead/internal/wire"
 )
@@ -175,14 +176,14 @@ func (a *app) carry(ctx context.Context, team, agent string, listeners []net.Lis
 }
 
 // join copies both ways until both sides have ended, or ctx has.
-func join(ctx context.Context, x, y *net.TCPConn) {
+func join(ctx context.Context, x, y client.Stream) {
 	stop := context.AfterFunc(ctx, func() {
 		_ = x.SetDeadline(time.Now())
 		_ = y.SetDeadline(time.Now())
 	})
 	defer stop()
 	var both sync.WaitGroup
-	for _, way := range []struct{ from, to *net.TCPConn }{{x, y}, {y, x}} {
+	for _, way := range []struct{ from, to client.Stream }{{x, y}, {y, x}} {
 		both.Go(func() {
 			_, err := io.Copy(way.to, way.from)
 			_ = way.to.CloseWrite()

@@ -17,8 +17,16 @@ import (
 // past every namespace (AF_VSOCK, keyrings, io_uring, bpf, other entries to
 // the kernel) or has no honest use (TIOCSTI, ptrace). The caller needs
 // CAP_SYS_ADMIN.
-func ConfineCell() error {
-	f, err := compile(cellRules(native()))
+//
+// ptrace leaves ptrace(2) to the kernel's other checks (same ids, a user
+// namespace that one has capabilities in, no others in the PID namespace),
+// because gVisor drives its guests by it.
+func ConfineCell(ptrace bool) error {
+	r := cellRules(native())
+	if ptrace {
+		delete(r.calls, native().nr("ptrace"))
+	}
+	f, err := compile(r)
 	if err != nil {
 		return err
 	}

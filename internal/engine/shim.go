@@ -12,6 +12,9 @@ const (
 	ShimSession ShimMode = "session" // never by itself: processes come through exec alone
 )
 
+// ShimControl is the descriptor of a shim's control listener.
+const ShimControl = 4
+
 // ShimConfig is what the shim, PID 1 of a container, reads from descriptor 3:
 // a sealed memfd that the starter made. Descriptor 4 is its control listener.
 // The command gets its own descriptors from 3 on.
@@ -42,6 +45,12 @@ type ShimConfig struct {
 	// PassFiles is how many descriptors from 5 on belong to the command, which
 	// finds them from 3 on.
 	PassFiles int `json:"passFiles,omitempty"`
+
+	// Relayed says that nothing can be passed out of the container: descriptor
+	// 4 is a connection over which control connections come in, each with the
+	// descriptors that its requests need, and connections to the listeners are
+	// relayed to the gateway one by one. The engine fills it in.
+	Relayed bool `json:"relayed,omitempty"`
 
 	// Landlock is the ABI in force. The engine fills it in.
 	Landlock int `json:"landlock,omitempty"`

@@ -115,6 +115,15 @@ type Agent struct {
 	// Adapter is the path of its adapter.sock as its gateway sees it; empty when
 	// its team has no messages.
 	Adapter string
+	// Taken are attacks whose mechanism this agent's own manifest takes away.
+	Taken []Taken
+}
+
+// Taken is one attack that succeeds by the choice of the manifest.
+type Taken struct {
+	Attack   string
+	Position Position
+	Why      string
 }
 
 // World is what surrounds the agents.

@@ -160,6 +160,7 @@ func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) 
 // attackOnce makes one attempt and fills its row.
 func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent, bait *bait, row *Row, slow *atomic.Int32) {
 	defer row.allowFor(q.Missing)
+	defer row.takenFrom(from.Taken)
 	if a.At == AtOthers {
 		if err := stands(a, at); err != nil {
 			row.Verdict, row.Evidence = Unproven, err.Error()
@@ -192,6 +193,15 @@ func (r *Row) allowFor(missing map[deny.Layer]string) {
 	why, ok := missing[r.Layer]
 	if ok && r.Verdict == Succeeded {
 		r.Verdict, r.Evidence = NotRun, "layer "+string(r.Layer)+" is not in force here: "+why+"; it was tried, and succeeded: "+r.Evidence
+	}
+}
+
+// takenFrom is allowFor where an agent's own manifest makes the attack possible.
+func (r *Row) takenFrom(taken []Taken) {
+	for _, t := range taken {
+		if t.Attack == r.Attack && t.Position == r.Position && r.Verdict == Succeeded {
+			r.Verdict, r.Evidence = NotRun, t.Why+"; it was tried, and succeeded: "+r.Evidence
+		}
 	}
 }
 

@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"crypto/sha256"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -57,12 +56,8 @@ func Tune() {
 	debug.SetMemoryLimit(96 << 20)
 }
 
-// Serve serves ln until ctx ends, and waits for what it started. Records go to
-// out.
-func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer) error {
-	if err := cfg.Check(); err != nil {
-		return err
-	}
+// newServer makes a server that serves nobody yet.
+func newServer(cfg Config, out io.Writer) (*Server, error) {
 	s := &Server{
 		cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), log: record.NewLog(cfg.Team, out),
 		dialer: dialer.NewClient(cfg.DialerSocket), peers: make(chan struct{}, maxPeers),
@@ -73,9 +68,8 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 		if s.messages, err = messages.Open(messages.Config{
 			Agent: cfg.Agent, Socket: cfg.AdapterSocket, Token: cfg.AdapterToken, Data: cfg.Data, Log: s.log,
 		}); err != nil {
-			return fmt.Errorf("gateway: %w", err)
+			return nil, fmt.Errorf("gateway: %w", err)
 		}
-		defer func() { _ = s.messages.Close() }()
 	}
 	s.api = newAPI(s)
 	s.proxy = proxy.New(proxy.Config{
@@ -89,6 +83,22 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 			return c, err
 		},
 	})
+	return s, nil
+}
+
+// Serve serves ln until ctx ends, and waits for what it started. Records go to
+// out.
+func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer) error {
+	if err := cfg.Check(); err != nil {
+		return err
+	}
+	s, err := newServer(cfg, out)
+	if err != nil {
+		return err
+	}
+	if s.messages != nil {
+		defer func() { _ = s.messages.Close() }()
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer s.log.Flush() // what was decided while everything ended
@@ -122,10 +132,11 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 			continue
 		}
 		work.Go(func() {
-			defer func() { <-s.peers }()
+			free := sync.OnceFunc(func() { <-s.peers })
+			defer free()
 			end := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer end()
-			s.serve(ctx, c)
+			s.serve(ctx, c, free)
 		})
 	}
 }
@@ -135,7 +146,7 @@ func (s *Server) record(target string, v record.Verdict, r *deny.Reason) {
 	s.log.Add(s.cfg.Agent, record.Egress, target, v, r)
 }
 
-func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
+func (s *Server) serve(ctx context.Context, c *net.UnixConn, free func()) {
 	peer, err := identity.PeerOf(c)
 	if err != nil || peer.UID != s.cfg.RuntimeID || peer.UID == identity.Overflow {
 		s.record("gateway.sock", record.Denied, &deny.Reason{
@@ -150,7 +161,7 @@ func (s *Server) serve(ctx context.Context, c *net.UnixConn) {
 	case err != nil:
 		_ = c.Close()
 	case b == 0: // the length of a frame below 16 MiB
-		s.frames(ctx, wire.New(c))
+		s.frames(ctx, wire.New(c), free)
 	default:
 		s.api.serve(c)
 	}
@@ -178,11 +189,16 @@ func peek(c *net.UnixConn) (byte, error) {
 	return b[0], errors.Join(err, c.SetReadDeadline(time.Time{}))
 }
 
-// frames speaks the gateway protocol. The listeners live as long as it does.
-func (s *Server) frames(ctx context.Context, c *wire.Conn) {
+// frames speaks the gateway protocol. The listeners live as long as it does. A
+// connection that is relayed goes on without it.
+func (s *Server) frames(ctx context.Context, c *wire.Conn, free func()) {
 	var work sync.WaitGroup
 	var mine []net.Listener
+	relayed := false
 	defer func() {
+		if relayed {
+			return
+		}
 		for _, l := range mine {
 			_ = l.Close()
 		}
@@ -196,6 +212,13 @@ func (s *Server) frames(ctx context.Context, c *wire.Conn) {
 	for {
 		m, files, err := c.Recv()
 		if err != nil {
+			return
+		}
+		if m.Verb == wire.VerbRelay && len(mine) == 0 {
+			for _, f := range files {
+				_ = f.Close()
+			}
+			relayed = s.relay(ctx, c, m, free)
 			return
 		}
 		served, err := s.listen(ctx, m, files, &work)
@@ -222,27 +245,30 @@ func (s *Server) listen(ctx context.Context, m wire.Message, files []*os.File, w
 	if err := json.Unmarshal(m.Body, &q); err != nil {
 		return nil, fmt.Errorf("gateway: request: %w", err)
 	}
-	given := sha256.Sum256([]byte(q.Token))
-	if subtle.ConstantTimeCompare(given[:], s.token[:]) != 1 {
-		r := &deny.Reason{
-			Layer: deny.LayerPod, Code: deny.BadToken, What: "gateway.sock", Why: "the token is not this runtime's",
-			Mend: "nothing: the shim is given the right token by the warden",
-		}
-		s.record("gateway.sock", record.Denied, r)
-		return nil, r
+	if err := s.authorise(q.Token); err != nil {
+		return nil, err
 	}
-	if len(files) != len(q.Listeners) || len(files) == 0 {
-		return nil, fmt.Errorf("gateway: %d listeners with %d descriptors", len(q.Listeners), len(files))
+	n, come := len(q.Listeners), len(q.Listeners)
+	if q.Relayed {
+		come = 0
 	}
-	if !s.count(len(files)) {
+	if len(files) != come || n == 0 {
+		return nil, fmt.Errorf("gateway: %d listeners with %d descriptors", n, len(files))
+	}
+	if !s.count(n) {
 		return nil, fmt.Errorf("gateway: more than %d listeners", maxListeners)
 	}
 	var out []net.Listener
-	targets := make([]target, len(files))
+	targets := make([]target, n)
 	var err error
 	for i, l := range q.Listeners {
 		var ln net.Listener
-		if targets[i], err = s.target(l.Target); err == nil {
+		targets[i], err = s.target(l.Target)
+		switch {
+		case err != nil:
+		case q.Relayed:
+			ln = elsewhere{}
+		default:
 			ln, err = listener(files[i])
 		}
 		if err != nil {
@@ -255,8 +281,11 @@ func (s *Server) listen(ctx context.Context, m wire.Message, files []*os.File, w
 		for _, l := range out {
 			_ = l.Close()
 		}
-		s.count(-len(files))
+		s.count(-n)
 		return nil, err
+	}
+	if q.Relayed {
+		return out, nil
 	}
 	for i, ln := range out {
 		work.Go(func() {

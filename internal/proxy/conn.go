@@ -24,7 +24,7 @@ func (l *limited) Accept() (net.Conn, error) {
 			}
 			return nil, err
 		}
-		tcp, ok := c.(*net.TCPConn)
+		inner, ok := c.(stream)
 		if !ok {
 			_ = c.Close()
 			continue
@@ -35,7 +35,7 @@ func (l *limited) Accept() (net.Conn, error) {
 			_ = c.Close()
 			continue
 		}
-		s := &slotConn{TCPConn: tcp, p: l.p}
+		s := &slotConn{stream: inner, p: l.p}
 		l.p.mu.Lock()
 		l.p.open[s] = true
 		l.p.mu.Unlock()
@@ -43,17 +43,23 @@ func (l *limited) Accept() (net.Conn, error) {
 	}
 }
 
-// slotConn gives its slot back when it is closed. It embeds the TCP
-// connection, so that the kernel can splice.
+// stream is a TCP connection, or a unix one that relays it.
+type stream interface {
+	net.Conn
+	CloseWrite() error
+}
+
+// slotConn gives its slot back when it is closed. Its stream is copied from
+// and to directly, so that the kernel can splice.
 type slotConn struct {
-	*net.TCPConn
+	stream
 	p    *Proxy
 	once sync.Once
 }
 
 // Close closes the connection, once.
 func (c *slotConn) Close() error {
-	err := c.TCPConn.Close()
+	err := c.stream.Close()
 	c.once.Do(func() {
 		c.p.mu.Lock()
 		delete(c.p.open, c)

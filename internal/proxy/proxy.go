@@ -150,7 +150,7 @@ func (p *Proxy) Close() error {
 	_ = p.origin.Close()
 	p.mu.Lock()
 	for c := range p.open {
-		_ = c.TCPConn.Close()
+		_ = c.stream.Close()
 	}
 	for k, c := range p.spares {
 		_ = c.Close()

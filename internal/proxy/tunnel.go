@@ -29,7 +29,7 @@ func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 	var answered int64
 	p.work.Go(func() {
 		defer close(down)
-		n, err := p.copy(c.TCPConn, up) // the server may speak first
+		n, err := p.copy(c.stream, up) // the server may speak first
 		answered = n
 		if !errors.Is(err, os.ErrDeadlineExceeded) { // else it was called off
 			_ = c.CloseWrite()
@@ -74,7 +74,7 @@ func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte) {
 			return
 		}
 	}
-	_, err := p.copy(up, c.TCPConn)
+	_, err := p.copy(up, c.stream)
 	if w, ok := up.(interface{ CloseWrite() error }); ok && err == nil {
 		_ = w.CloseWrite()
 		_ = up.SetReadDeadline(time.Now().Add(halfClosed))

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
 	"slices"
 	"strconv"
 	"time"
@@ -19,7 +20,15 @@ const connectTimeout = 5 * time.Second
 
 // connect opens a connection to a listed port of this container's loopback
 // and passes the socket on: data flows past the shim.
-func (s *shim) connect(conn *wire.Conn, m wire.Message) error {
+//
+// A shim that is relayed copies between the two; files is the other end.
+func (s *shim) connect(conn *wire.Conn, m wire.Message, files []*os.File) (err error) {
+	taken := false
+	defer func() {
+		if !taken {
+			closeAll(files)
+		}
+	}()
 	var r wire.ConnectRequest
 	if err := json.Unmarshal(m.Body, &r); err != nil {
 		return fmt.Errorf("connect: %w", err)
@@ -40,6 +49,21 @@ func (s *shim) connect(conn *wire.Conn, m wire.Message) error {
 		c = six
 	}
 	defer func() { _ = c.Close() }()
+	if s.cfg.Relayed {
+		taken = true
+		if err := passed(files, 1); err != nil {
+			return err
+		}
+		far, err := unixConn(files[0])
+		if err != nil {
+			return fmt.Errorf("connect: %w", err)
+		}
+		if err := conn.Send(m.ID, wire.VerbConnected, struct{}{}); err != nil {
+			return errors.Join(err, far.Close())
+		}
+		join(c.(*net.TCPConn), far) // until both have ended; the connection carries nothing else
+		return nil
+	}
 	t, ok := c.(*net.TCPConn)
 	if !ok { // "tcp" gives nothing else
 		return errors.New("connect: not a TCP socket")

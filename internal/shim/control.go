@@ -37,7 +37,7 @@ func (s *shim) serve(ctx context.Context) {
 func (s *shim) connection(c *net.UnixConn) {
 	conn := wire.New(c)
 	defer func() { _ = conn.Close() }()
-	if !operator(c) {
+	if !s.cfg.Relayed && !operator(c) { // else root passed it in
 		return
 	}
 	if _, err := conn.Greet(wire.ShimProtocol, wire.ShimVersion); err != nil {
@@ -45,21 +45,28 @@ func (s *shim) connection(c *net.UnixConn) {
 	}
 	for {
 		m, files, err := conn.Recv()
-		for _, f := range files { // nothing of an operator's comes in
-			_ = f.Close()
+		if !s.cfg.Relayed { // nothing of an operator's comes in
+			closeAll(files)
+			files = nil
 		}
 		if err != nil {
 			return
 		}
 		if m.Verb == wire.VerbExec {
-			if err := s.exec(conn, m); err != nil {
+			if err := s.exec(conn, m, files); err != nil {
 				fail(conn, m.ID, err)
 			}
 			return
 		}
-		if err := s.answer(conn, m); err != nil {
+		if err := s.answer(conn, m, files); err != nil {
 			fail(conn, m.ID, err)
 		}
+	}
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		_ = f.Close()
 	}
 }
 
@@ -72,10 +79,12 @@ func fail(conn *wire.Conn, id uint64, err error) {
 	_ = conn.Send(id, wire.VerbError, f)
 }
 
-func (s *shim) answer(conn *wire.Conn, m wire.Message) error {
+func (s *shim) answer(conn *wire.Conn, m wire.Message, files []*os.File) error {
+	if m.Verb == wire.VerbConnect {
+		return s.connect(conn, m, files)
+	}
+	closeAll(files)
 	switch m.Verb {
-	case wire.VerbConnect:
-		return s.connect(conn, m)
 	case wire.VerbState:
 		return conn.Send(m.ID, wire.VerbOK, s.state())
 	case wire.VerbStop:

@@ -28,6 +28,7 @@ type session struct {
 	master *os.File   // of its terminal; nil with pipes
 	inside []*os.File // closed once the process runs
 	given  []*os.File // the operator's ends, closed once sent
+	far    *far       // an operator's terminal, relayed
 }
 
 func (x *session) close() {
@@ -37,12 +38,14 @@ func (x *session) close() {
 }
 
 // exec starts a process and stays until its end, or until the operator leaves.
-func (s *shim) exec(conn *wire.Conn, m wire.Message) error {
+// files came with the request, from an operator of a relayed shim.
+func (s *shim) exec(conn *wire.Conn, m wire.Message, files []*os.File) error {
 	var r wire.ExecRequest
 	if err := json.Unmarshal(m.Body, &r); err != nil {
+		closeAll(files)
 		return fmt.Errorf("exec: %w", err)
 	}
-	x, err := s.newSession(r)
+	x, err := s.newSession(r, files)
 	if err != nil {
 		return err
 	}
@@ -77,6 +80,9 @@ func (s *shim) exec(conn *wire.Conn, m wire.Message) error {
 	_ = x.cmd.Wait() // the state says more than the error
 	close(ended)
 	s.orphans.Gone(pid)
+	if x.far != nil {
+		x.far.close(x.master)
+	}
 	code, name := exitOf(x.cmd.ProcessState)
 	err = conn.Send(m.ID, wire.VerbExited, wire.ExecExited{Code: code, Signal: name})
 	// The operator's connection carries one exec and no more.
@@ -118,7 +124,24 @@ func (x *session) obey(conn *wire.Conn, ended chan struct{}) {
 }
 
 // newSession prepares a process with a terminal or with pipes.
-func (s *shim) newSession(r wire.ExecRequest) (*session, error) {
+func (s *shim) newSession(r wire.ExecRequest, files []*os.File) (*session, error) {
+	if s.cfg.Relayed {
+		n := 3
+		if r.Terminal {
+			n = 1
+		}
+		if err := passed(files, n); err != nil {
+			return nil, fmt.Errorf("exec: %w", err)
+		}
+	}
+	x, err := s.session(r, files)
+	if err != nil {
+		closeAll(files)
+	}
+	return x, err
+}
+
+func (s *shim) session(r wire.ExecRequest, files []*os.File) (*session, error) {
 	if len(r.Argv) == 0 {
 		return nil, errors.New("exec: no command")
 	}
@@ -132,9 +155,16 @@ func (s *shim) newSession(r wire.ExecRequest) (*session, error) {
 		dir = s.cfg.Dir
 	}
 	x := &session{cmd: &exec.Cmd{Path: path, Args: r.Argv, Env: env, Dir: dir, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}}
-	if r.Terminal {
-		err = x.terminal(r.Rows, r.Cols)
-	} else {
+	switch {
+	case r.Terminal:
+		if err = x.terminal(r.Rows, r.Cols); err == nil && s.cfg.Relayed {
+			x.given = nil
+			x.far, err = relayTerminal(x.master, files[0])
+		}
+	case s.cfg.Relayed:
+		x.inside = files
+		x.cmd.Stdin, x.cmd.Stdout, x.cmd.Stderr = files[0], files[1], files[2]
+	default:
 		err = x.pipes()
 	}
 	if err != nil {

@@ -23,6 +23,8 @@ type handover struct {
 	socket, token string
 	listeners     []wire.Listener
 	files         []*os.File // in the order of listeners; open for as long as the shim lives
+	relayed       bool
+	kept          []net.Listener // when relayed, in place of files
 
 	mu      sync.Mutex
 	given   int
@@ -56,6 +58,10 @@ func (s *shim) listen() error {
 		h.files = append(h.files, f)
 	}
 	s.handover = h
+	if s.cfg.Relayed {
+		h.relayed = true
+		return h.open()
+	}
 	return nil
 }
 
@@ -100,17 +106,17 @@ func (h *handover) run(ctx context.Context) {
 // once hands over and waits until the gateway is gone. had says that it had
 // taken them.
 func (h *handover) once(ctx context.Context) (had bool, err error) {
-	var d net.Dialer
-	raw, err := d.DialContext(ctx, "unix", h.socket)
+	conn, err := h.dial(ctx)
 	if err != nil {
-		return false, fmt.Errorf("reach the gateway: %w", err)
+		return false, err
 	}
-	conn := wire.New(raw.(*net.UnixConn))
 	defer func() { _ = conn.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = conn.Unix().SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	if _, err := conn.Greet(wire.GatewayProtocol, wire.GatewayVersion); err != nil {
-		return false, fmt.Errorf("greet the gateway: %w", err)
+	if h.relayed {
+		if err := h.announce(conn); err != nil {
+			return false, fmt.Errorf("announce the listeners: %w", err)
+		}
 	}
 	for i := 0; i < len(h.files); i += wire.MaxFiles {
 		end := min(i+wire.MaxFiles, len(h.files))
@@ -119,7 +125,7 @@ func (h *handover) once(ctx context.Context) (had bool, err error) {
 		}
 		h.set(end, "the gateway takes the listeners")
 	}
-	h.set(len(h.files), "")
+	h.set(len(h.listeners), "")
 	_, files, _ := conn.Recv() // nothing comes; this ends with the connection
 	for _, f := range files {
 		_ = f.Close()

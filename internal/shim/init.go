@@ -61,7 +61,7 @@ type shim struct {
 	env      []string
 	orphans  reap.Orphans
 	passed   []*os.File
-	control  *net.UnixListener
+	control  door      // nil without one
 	handover *handover // nil without listeners
 
 	mu      sync.Mutex
@@ -165,6 +165,14 @@ func (s *shim) takeControl() error {
 	if st.Mode&unix.S_IFMT != unix.S_IFSOCK {
 		return nil
 	}
+	if s.cfg.Relayed {
+		h, err := newHatch(f)
+		if err != nil {
+			return err
+		}
+		s.control = h
+		return nil
+	}
 	l, err := net.FileListener(f)
 	if err != nil {
 		return fmt.Errorf("control listener: %w", err)
@@ -190,6 +198,9 @@ func (s *shim) run() int {
 	}
 	if s.handover != nil {
 		s.wg.Go(func() { s.handover.run(ctx) })
+		if s.cfg.Relayed {
+			s.wg.Go(func() { s.handover.relay(ctx) })
+		}
 	}
 	if p := s.cfg.Push; p != nil {
 		s.wg.Go(func() { message.NewPusher(s.cfg.GatewaySocket, tooltoken.Of(s.cfg.Token), *p).Run(ctx) })

@@ -90,6 +90,7 @@ func TestProtocolContract(t *testing.T) {
 		Token:     "t",
 		Listeners: []Listener{{Address: "11.77.0.5:443", Target: "api.example.com:443"}, {Address: "127.0.0.1:3128"}},
 	})
+	add(GatewayProtocol, GatewayVersion, 1, VerbRelay, RelayRequest{Token: "t", Target: "api.example.com:443"})
 	add(GrantsProtocol, GrantsVersion, 1, VerbGrants, Grants{Grants: []Grant{{Target: "files.example.com:443", Until: expires, Once: true, Spent: true, At: expires}}})
 	d := func(verb string, body any) { add(DialerProtocol, DialerVersion, 1, verb, body) }
 	d(VerbDial, DialRequest{Host: "api.example.com", Port: 443})

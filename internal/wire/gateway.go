@@ -16,12 +16,26 @@ const (
 	// and gateway. Request [ListenRequest] with one descriptor per listener, in
 	// order. Answer VerbOK. The listeners live as long as the connection.
 	VerbListen = "listen"
+	// VerbRelay is the only request of its connection, which afterwards carries
+	// one connection to a listener of a runtime that cannot hand listeners over.
+	// Request [RelayRequest]; answer VerbOK, then bytes.
+	VerbRelay = "relay"
 )
+
+// RelayRequest says what the connection that follows is for.
+type RelayRequest struct {
+	Token  string `json:"token"`
+	Target string `json:"target,omitempty"` // as in [Listener]
+}
 
 // ListenRequest hands over listeners.
 type ListenRequest struct {
 	Token     string     `json:"token"` // the runtime's token
 	Listeners []Listener `json:"listeners"`
+	// Relayed: no descriptors come. The shim accepts, and asks for each
+	// connection with VerbRelay; this request says which targets there are, and
+	// whether the gateway takes them.
+	Relayed bool `json:"relayed,omitempty"`
 }
 
 // Listener is one loopback listener of the runtime.

@@ -14,7 +14,10 @@ const (
 	// first answer "started" [ExecStarted] with descriptors: with a terminal
 	// the pty's master; without, stdin's write end, stdout's and stderr's read
 	// ends. Last answer "exited" [ExecExited]. Closing the connection before
-	// that kills the process's whole session.
+	// that kills the process's whole session. To a shim that is Relayed the
+	// other ends come with the request: one socket for a terminal, which the
+	// shim relays; without, stdin's read end and the write ends. "started" then
+	// has no descriptors.
 	VerbExec = "exec"
 	// VerbResize changes the terminal of an exec on the same connection.
 	VerbResize = "resize"
@@ -22,7 +25,8 @@ const (
 	VerbSignal = "signal"
 	// VerbConnect asks for a connection to a listed port of the container's own
 	// loopback. Request [ConnectRequest]; answer VerbConnected with one
-	// connected TCP socket.
+	// connected TCP socket. To a shim that is Relayed a unix socket comes with
+	// the request, which it relays; the answer then has none.
 	VerbConnect = "connect"
 	// VerbState asks for [ShimState].
 	VerbState = "state"

@@ -368,7 +368,7 @@ func TestEngineIsChangedByUpAndFilesStay(t *testing.T) {
 		if now := pids(c.Agent(t, "reviewer")); fmt.Sprint(now) != fmt.Sprint(other) {
 			t.Errorf("the other agent's processes changed from %v to %v", other, now)
 		}
-		write(t, c.Dir, mixed("    ociRuntime: runsc\n"))
+		write(t, c.Dir, mixed("    ociRuntime: krun\n"))
 		if r := c.Try(t, "up"); r.Exit != wire.ExitBadInput || !strings.Contains(r.Stderr, "kernel of its own") {
 			t.Errorf("%s", r)
 		}

@@ -138,7 +138,7 @@ func (cs *containers) start(ctx context.Context, c *container, r LaunchRequest, 
 // podmanOptions adds what Podman needs of the account cell.
 func (cs *containers) podmanOptions(opt cell.Options) podman.Options {
 	return podman.Options{
-		Options: opt, Account: cs.cfg.Account, Conf: cs.cfg.Place.PodmanConf(), Root: containerDir, Skeleton: skeletonDir,
+		Options: opt, Account: cs.cfg.Account, Conf: cs.cfg.Place.PodmanConf(), Program: filepath.Join(cs.cfg.Programs, "bulkhead-shim"), Root: containerDir, Skeleton: skeletonDir,
 		Groups: groupsDir, ShownGroups: shownGroupsDir, Orphans: cs.orphans,
 	}
 }

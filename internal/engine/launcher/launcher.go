@@ -53,6 +53,9 @@ type Config struct {
 	// waiting for their command; 0 is the default of 2, below 0 none (they are
 	// then made fresh, from a seat).
 	Ready int `json:"ready,omitempty"`
+	// Ptrace lets processes of the cell trace those of their own user
+	// namespace: gVisor's systrap works by it.
+	Ptrace bool `json:"ptrace,omitempty"`
 	// Sources are more host paths that containers of this agent may have
 	// mounted or use as their root: those of the manifest. A path that is added
 	// later needs a new launcher.
@@ -114,7 +117,7 @@ func begin() (*server, error) {
 		return nil, err
 	}
 	// Before anything can run here: every process of the cell inherits it.
-	if err := confine.ConfineCell(); err != nil {
+	if err := confine.ConfineCell(cfg.Ptrace); err != nil {
 		return nil, err
 	}
 	return newServer(cfg)

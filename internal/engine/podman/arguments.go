@@ -29,26 +29,36 @@ const preserved = 2
 // environment and limits are not in it: they are made by root, or come with
 // the order, see the package comment. What is here says no to everything that
 // Podman would add by itself.
-func arguments(s *engine.Spec, runtime, root, conf string) []string {
+func arguments(s *engine.Spec, runtime, root, conf, shim string) []string {
+	program0, ipc := runtime, "private"
+	if runtime == runsc {
+		// Without a /dev/shm from Podman: the guest's kernel has one of its own.
+		program0, ipc = shim, "none"
+	}
 	out := []string{
 		"podman",
 		"--root", scratchDir + "/store", "--runroot", scratchDir + "/run", "--tmpdir", scratchDir + "/tmp",
 		"--storage-driver", "vfs", // no image is stored; overlay would only probe the kernel
-		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "--log-level", "warn", "--runtime", runtime,
-		"run", "--detach", "--name", s.Name,
+		"--cgroup-manager", "cgroupfs", "--events-backend", "none", "--log-level", "warn", "--runtime", program0,
+	}
+	if runtime == runsc {
+		out = append(out, "--runtime-flag", runscWord)
+	}
+	out = append(
+		out, "run", "--detach", "--name", s.Name,
 		"--preserve-fds", strconv.Itoa(preserved),
 		"--log-driver", "none", // the order brings stdin, stdout and stderr
 		"--pull", "never", "--image-volume", "ignore", "--no-healthcheck", "--systemd", "false", "--sdnotify", "ignore",
 		"--unsetenv-all", "--passwd=false", "--no-hosts", "--dns", "none", "--umask", "0022",
 		"--read-only", "--read-only-tmpfs=false",
 		"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
-		"--security-opt", "seccomp=" + filepath.Join(conf, seccompFile(s.Role)),
+		"--security-opt", "seccomp="+filepath.Join(conf, seccompFile(s.Role)),
 		"--network", "host", // the one that the launcher made for this container, not the host's
-		"--ipc", "private", "--pid", "private", "--uts", "private", "--cgroupns", "private",
+		"--ipc", ipc, "--pid", "private", "--uts", "private", "--cgroupns", "private",
 		"--hostname", s.Hostname,
 		"--user", fmt.Sprintf("%d:%d", s.User.ID, s.User.ID),
 		"--workdir", "/",
-	}
+	)
 	if runtime == "crun" {
 		out = append(out, "--cgroups", "disabled") // runc does not know it, and finds none to write to
 	}
@@ -60,6 +70,9 @@ func arguments(s *engine.Spec, runtime, root, conf string) []string {
 	for _, m := range inner(s) {
 		one := fmt.Sprintf("%d:%d:1", m.Inside, m.Host)
 		out = append(out, "--uidmap", one, "--gidmap", one)
+	}
+	if runtime == runsc {
+		return append(append(out, volumes(s, root)...), "--rootfs", root, program(s), "stage2", "0")
 	}
 	return append(out, "--rootfs", root, program(s), "stage2", "3")
 }

@@ -49,7 +49,7 @@ func pair(argv []string, flag, value string) bool {
 
 func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 	s := gateway()
-	argv := arguments(&s, "crun", "/.container", "/conf")
+	argv := arguments(&s, "crun", "/.container", "/conf", "/shim")
 	for _, want := range [][2]string{
 		{"--cap-drop", "ALL"},
 		{"--security-opt", "no-new-privileges"},
@@ -82,7 +82,7 @@ func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 	if all := strings.Join(argv, " "); strings.Contains(all, "SECRET") || strings.Contains(all, " -v ") || strings.Contains(all, "--volume") {
 		t.Errorf("environment or mounts are in Podman's command line, which everybody may read: %s", all)
 	}
-	if pair(arguments(&s, "runc", "/.container", "/conf"), "--cgroups", "disabled") {
+	if pair(arguments(&s, "runc", "/.container", "/conf", "/shim"), "--cgroups", "disabled") {
 		t.Error("runc does not know --cgroups disabled")
 	}
 }
@@ -110,7 +110,8 @@ func TestCheckRefusesWhatThisEngineCannotKeep(t *testing.T) {
 		"only a runtime and a gateway":       func(s *engine.Spec, _ *Options) { s.Role = engine.RoleRun },
 		"decoys":                             func(s *engine.Spec, _ *Options) { s.Decoy = true },
 		"without an init":                    func(_ *engine.Spec, o *Options) { o.Shim = nil },
-		"OCI runtime \"runsc\"":              func(s *engine.Spec, _ *Options) { s.OCIRuntime = "runsc" },
+		"OCI runtime \"krun\"":               func(s *engine.Spec, _ *Options) { s.OCIRuntime = "krun" },
+		"only a runtime runs under runsc":    func(s *engine.Spec, _ *Options) { s.OCIRuntime = "runsc" },
 		"lacks 5000":                         func(s *engine.Spec, _ *Options) { s.User.Map = s.User.Map[:2] },
 		"does not follow one range":          func(s *engine.Spec, _ *Options) { s.User.Map[0].Host = 5000 },
 		"an option is missing":               func(_ *engine.Spec, o *Options) { o.Orphans = nil },
@@ -126,7 +127,7 @@ func TestCheckRefusesWhatThisEngineCannotKeep(t *testing.T) {
 }
 
 func TestInstalledNamesARuntimeThatTakesNoDescriptors(t *testing.T) {
-	if err := Installed("runsc"); err == nil || !strings.Contains(err.Error(), "kernel of its own") {
+	if err := Installed("krun"); err == nil || !strings.Contains(err.Error(), "kernel of its own") {
 		t.Errorf("%v", err)
 	}
 }

@@ -53,6 +53,8 @@ type Options struct {
 	Account uint32
 	// Conf is root's folder with what [Files] gives.
 	Conf string
+	// Program is bulkhead-shim, as the account cell shows it.
+	Program string
 	// Root is an empty folder of the caller's mount namespace, where the tree
 	// of the container is placed. Skeleton is a folder that holds [Points].
 	Root, Skeleton string
@@ -78,10 +80,13 @@ func Points() []cell.Point {
 	}
 }
 
-// OCIRuntimes are those that keep every field of a Spec. gVisor and krun have
-// kernels of their own, into which no descriptor can be passed: the shim's
-// control socket and the gateway's listeners would not arrive.
-func OCIRuntimes() []string { return []string{"crun", "runc"} }
+// OCIRuntimes are those that can be named. krun is none: no descriptor at all
+// can be passed into its virtual machine, so the shim's control socket would
+// not arrive.
+func OCIRuntimes() []string { return []string{"crun", "runc", runsc} }
+
+// usual are those of which one is taken when none is named.
+var usual = []string{"crun", "runc"}
 
 // ociRuntime picks the OCI runtime for a Spec. crun goes first: it is faster,
 // and knows how to leave cgroups alone (which refuses it on hosts that mix
@@ -127,13 +132,15 @@ func Installed(runtime string) error {
 	}
 	if runtime != "" {
 		if !slices.Contains(OCIRuntimes(), runtime) {
-			errs = append(errs, fmt.Errorf("OCI runtime %s cannot take the descriptors of the shim and the gateway, because it has a kernel of its own", runtime))
+			errs = append(errs, fmt.Errorf("OCI runtime %s cannot take the descriptors of the shim, because it has a kernel of its own", runtime))
 		} else if _, err := find(runtime); err != nil {
 			errs = append(errs, err)
 		}
-		return errors.Join(errs...)
+		if runtime != runsc { // the gateway of an agent under runsc takes a usual one
+			return errors.Join(errs...)
+		}
 	}
-	for _, r := range OCIRuntimes() {
+	for _, r := range usual {
 		if _, err := find(r); err == nil {
 			return errors.Join(errs...)
 		}
@@ -159,6 +166,9 @@ func Check(s *engine.Spec, opt *Options) error {
 	}
 	if len(s.Init) == 0 || opt.Shim == nil {
 		bad("a container without an init is not started by podman")
+	}
+	if Relayed(s) && s.Role != engine.RoleRuntime {
+		bad("only a runtime runs under runsc: descriptors of a gateway's dialer do not get in")
 	}
 	if s.OCIRuntime != "" && !slices.Contains(OCIRuntimes(), s.OCIRuntime) {
 		bad("OCI runtime %q cannot keep every field: use one of %v", s.OCIRuntime, OCIRuntimes())

@@ -40,6 +40,7 @@ type start struct {
 	group   *cgroup.Group
 	tree    *cell.Tree
 	netns   string
+	userns  string        // Podman's own, above the container's
 	conn    *net.UnixConn // to stage 2
 	made    []*os.File    // closed at the end
 	said    *os.File      // what Podman wrote
@@ -111,7 +112,8 @@ func (s *start) run(ctx context.Context) (_ *cell.Process, err error) {
 	if err != nil {
 		return nil, err
 	}
-	stop := context.AfterFunc(ctx, func() { // unblocks everything below
+	s.userns, _ = os.Readlink(fmt.Sprintf("/proc/%d/ns/user", podman.Pid)) // none when it has ended already, which is told below
+	stop := context.AfterFunc(ctx, func() {                                // unblocks everything below
 		_ = podman.Kill()
 		_ = s.conn.SetDeadline(time.Unix(1, 0))
 	})
@@ -192,7 +194,11 @@ func (s *start) adopt(pid int, report confine.Result) (*cell.Process, error) {
 	if err := s.leaveOnly(pid); err != nil {
 		return nil, err
 	}
-	if err := s.readBack(pid); err != nil {
+	check := s.readBack
+	if Relayed(s.spec) {
+		check = s.readBackSandbox
+	}
+	if err := check(pid); err != nil {
 		return nil, err
 	}
 	l := s.spec.Limits.WithDefaults()
@@ -210,10 +216,14 @@ func (s *start) leaveOnly(pid int) error {
 		if err != nil {
 			return err
 		}
-		found := false
+		found, kept := false, 0
 		for _, p := range procs {
 			if p == pid {
 				found = true
+				continue
+			}
+			if s.belongs(p) {
+				kept++
 				continue
 			}
 			if err := unix.Kill(p, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
@@ -223,7 +233,7 @@ func (s *start) leaveOnly(pid int) error {
 		if !found {
 			return fmt.Errorf("process %d is not in cgroup %s, where %v are", pid, s.group.Path(), procs)
 		}
-		if len(procs) == 1 {
+		if len(procs) == 1+kept {
 			parent, err := parentOf(pid)
 			if err != nil {
 				return err
@@ -239,18 +249,66 @@ func (s *start) leaveOnly(pid int) error {
 	}
 }
 
+// belongs says whether a process is one of a sandbox's own: its file server and
+// those in which the guest's code runs. All of them live in user namespaces
+// below the one in which Podman and conmon do.
+func (s *start) belongs(pid int) bool {
+	if !Relayed(s.spec) || s.userns == "" {
+		return false
+	}
+	theirs, err := os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
+	if err != nil { // it has ended
+		return false
+	}
+	ours, err := os.Readlink("/proc/self/ns/user")
+	return err == nil && theirs != ours && theirs != s.userns
+}
+
 // order tells stage 2 what to run, and returns once it runs.
 func (s *start) order(p *cell.Process) error {
-	files, made, err := cell.ContainerFiles(s.spec, &s.opt.Options)
+	opt := s.opt.Options
+	if Relayed(s.spec) {
+		shim := *opt.Shim
+		shim.Relayed, opt.Shim = true, &shim
+	}
+	files, made, err := cell.ContainerFiles(s.inside(), &opt)
 	if err != nil {
 		return err
 	}
 	s.made = append(s.made, made...)
+	if Relayed(s.spec) && opt.Control != nil {
+		if files[engine.ShimControl], err = s.carry(opt.Control, p); err != nil {
+			return err
+		}
+	}
 	_, err = cell.Order(s.conn, stage2.Order{Argv: s.spec.Init, Env: s.spec.Env, Dir: "/"}, files)
 	if err != nil {
 		return fmt.Errorf("process %d: %w", p.PID(), err)
 	}
 	return nil
+}
+
+// inside is what the container's own kernel is asked to keep.
+func (s *start) inside() *engine.Spec {
+	if Relayed(s.spec) {
+		return guest(s.spec)
+	}
+	return s.spec
+}
+
+// carry gives the shim a way to its control connections, for as long as the
+// container lives.
+func (s *start) carry(control *net.UnixListener, p *cell.Process) (*os.File, error) {
+	c, theirs, err := newCarrier(control)
+	if err != nil {
+		return nil, err
+	}
+	go func() { // ends with the container, which is reaped by whoever holds p
+		<-p.Done()
+		c.close()
+	}()
+	go c.run() // ends with close
+	return s.own(theirs), nil
 }
 
 // fork starts Podman from a thread that has settled in the container's places.
@@ -293,7 +351,7 @@ func (s *start) fork() (proc *os.Process, err error) {
 	attr := &os.ProcAttr{
 		Dir: "/", Env: environment(s.opt.Account, s.opt.Conf), Files: []*os.File{null, null, s.said, plan, status}, Sys: sys,
 	}
-	argv := arguments(s.spec, s.runtime, s.opt.Root, s.opt.Conf)
+	argv := arguments(s.spec, s.runtime, s.opt.Root, s.opt.Conf, s.opt.Program)
 	cell.OnOwnThread(func() {
 		if err = s.settle(); err != nil {
 			return
@@ -311,7 +369,7 @@ func (s *start) fork() (proc *os.Process, err error) {
 
 // plan is stage 2's: confine, then wait for the order.
 func (s *start) plan() (*os.File, error) {
-	raw, err := json.Marshal(stage2.Plan{Profile: confine.For(s.spec)})
+	raw, err := json.Marshal(stage2.Plan{Profile: confine.For(s.inside())})
 	if err != nil {
 		return nil, err
 	}

@@ -124,7 +124,7 @@ func inspectCell(c wire.ContainerStatus, uid uint32) host.Inspection {
 	}
 	got, err := confinementOf(c.PID)
 	if err == nil {
-		err = got.checkFor(uid, uid)
+		err = got.checkFor(uid, uid, false)
 	}
 	if err == nil {
 		err = ownNamespaces(c.PID, "mnt", "pid", "ipc", "uts", "cgroup")

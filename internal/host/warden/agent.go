@@ -292,7 +292,7 @@ func (a *agentRun) ensureLauncher(ctx context.Context) error {
 	a.run.Build = a.w.build
 	a.launcher, err = launcher.Start(ctx, launcher.Config{
 		Host: a.w.host, Place: a.Place, Account: a.IDs.Account,
-		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(), Sources: a.sources(),
+		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(), Sources: a.sources(), Ptrace: a.relayed(runtimeName),
 	})
 	return err
 }

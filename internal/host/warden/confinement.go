@@ -1,6 +1,7 @@
 package warden
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strconv"
@@ -17,6 +18,7 @@ type confinement struct {
 	noNewPriv bool
 	caps      map[string]string // CapInh, CapPrm, CapEff, CapBnd, CapAmb in hex
 	netns     string
+	userns    string
 }
 
 // confinementOf reads /proc/PID/status and the process's namespaces.
@@ -30,7 +32,10 @@ func confinementOf(pid int) (confinement, error) {
 		return c, err
 	}
 	c.pid = pid
-	c.netns, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid))
+	if c.netns, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/net", pid)); err != nil {
+		return c, err
+	}
+	c.userns, err = os.Readlink(fmt.Sprintf("/proc/%d/ns/user", pid))
 	return c, err
 }
 
@@ -67,10 +72,17 @@ func parseStatus(text string) (confinement, error) {
 }
 
 // check says what of the profile is not in force.
-func (c confinement) check(ids layout.IDs) error { return c.checkFor(ids.Base, ids.Last()) }
+// A sandbox has capabilities in a user namespace of its own, which its engine
+// compared with what it may have; here they must not be the host's.
+func (c confinement) check(ids layout.IDs, sandboxed bool) error {
+	if host, err := hostNamespace("user"); err != nil || c.userns == host {
+		return errors.Join(errors.New("is in the host's user namespace"), err)
+	}
+	return c.checkFor(ids.Base, ids.Last(), sandboxed)
+}
 
 // checkFor is check for a process that may have the ids from first to last.
-func (c confinement) checkFor(first, last uint32) error {
+func (c confinement) checkFor(first, last uint32, sandboxed bool) error {
 	for _, u := range c.uids {
 		if u < first || u > last {
 			return fmt.Errorf("runs as id %d, outside of its own ids", u)
@@ -86,6 +98,9 @@ func (c confinement) checkFor(first, last uint32) error {
 		return fmt.Errorf("its capabilities cannot be read")
 	}
 	for name, v := range c.caps {
+		if sandboxed {
+			break
+		}
 		if strings.Trim(v, "0") != "" {
 			return fmt.Errorf("has capabilities (%s %s)", name, v)
 		}

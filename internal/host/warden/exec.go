@@ -48,7 +48,14 @@ func (c *call) exec() error {
 		}}
 	}
 	defer func() { _ = shim.Close() }()
-	if err := shim.Send(1, wire.VerbExec, req.Exec); err != nil {
+	inside, outside, err := a.stdioFor(container, req.Exec.Terminal)
+	if err != nil {
+		return err
+	}
+	defer closeFiles(outside)
+	err = shim.Send(1, wire.VerbExec, req.Exec, inside...)
+	closeFiles(inside)
+	if err != nil {
 		return err
 	}
 	// What the operator sends later (resize, signal) goes to the shim; when
@@ -81,6 +88,9 @@ func (c *call) exec() error {
 				Mend:    "look at bulkhead status; the command may have been half done", Exit: wire.ExitFailed,
 			}})
 			return nil
+		}
+		if m.Verb == wire.VerbStarted && len(outside) > 0 {
+			files, outside = append(files, outside...), nil
 		}
 		err = c.conn.Send(c.id, m.Verb, m.Body, files...)
 		closeFiles(files)

@@ -44,10 +44,18 @@ func (c *call) forward() error {
 	if req.Check {
 		return c.conn.Send(c.id, wire.VerbResult, res)
 	}
-	if err := shim.Send(1, wire.VerbConnect, wire.ConnectRequest{Port: req.Port}); err != nil {
+	inside, outside, err := a.socketFor(runtimeName)
+	if err != nil {
+		return err
+	}
+	defer closeFiles(outside)
+	err = shim.Send(1, wire.VerbConnect, wire.ConnectRequest{Port: req.Port}, inside...)
+	closeFiles(inside)
+	if err != nil {
 		return down(err)
 	}
 	m, files, err := shim.Recv()
+	files = append(files, outside...)
 	defer closeFiles(files)
 	if err != nil {
 		return down(err)

@@ -177,7 +177,7 @@ func (l podLayer) Inspect(ctx context.Context, a *host.Agent) (host.Inspection, 
 	if err != nil {
 		return host.Inspection{}, err
 	}
-	return inspectPod(a.IDs, r.containers(ctx)), nil
+	return inspectPod(a.IDs, r.containers(ctx), r.relayed(runtimeName)), nil
 }
 
 // Remove implements host.Layer.

@@ -9,6 +9,7 @@ import (
 
 	"bulkhead/internal/dial"
 	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/layout"
 )
@@ -95,6 +96,9 @@ func byEngine(a *host.Agent, s engine.Spec) engine.Spec {
 		return s
 	}
 	s.Engine, s.OCIRuntime = engine.Podman, a.Want.OCI
+	if s.Role == engine.RoleGateway && podman.Relayed(&s) {
+		s.OCIRuntime = "" // the gateway's dialer passes sockets in, which only the host's kernel takes
+	}
 	s.User.Map = append(s.User.Map, engine.IDMap{Inside: layout.EngineID, Host: a.IDs.Engine()})
 	return s
 }

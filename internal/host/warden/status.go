@@ -211,7 +211,7 @@ func (a *agentRun) peekDialer() (int, bool) {
 
 // inspectPod reads what confines the first process of each container that
 // runs.
-func inspectPod(ids layout.IDs, containers []wire.ContainerStatus) host.Inspection {
+func inspectPod(ids layout.IDs, containers []wire.ContainerStatus, sandboxed bool) host.Inspection {
 	var seen []string
 	for _, one := range containers {
 		if !one.Running || one.Name == dialerName {
@@ -219,19 +219,24 @@ func inspectPod(ids layout.IDs, containers []wire.ContainerStatus) host.Inspecti
 		}
 		c, err := confinementOf(one.PID)
 		if err == nil {
-			err = c.check(ids)
+			err = c.check(ids, one.Name == runtimeName && sandboxed)
 		}
 		if err != nil {
 			return host.Inspection{Witness: fmt.Sprintf("%s, process %d: %v", one.Name, one.PID, err)}
 		}
 		seen = append(seen, strconv.Itoa(one.PID))
 	}
+	what := ": seccomp filter, no new privileges, no capabilities, own namespaces, ids of the range"
+	if sandboxed {
+		what = ": seccomp filter, no new privileges, own namespaces, ids of the range, no capabilities beyond the sandbox's own user namespace; " +
+			"inside the runtime gVisor's kernel keeps seccomp and has no Landlock"
+	}
 	if len(seen) == 0 {
 		return host.Inspection{Witness: "no container runs"}
 	}
 	return host.Inspection{
 		InForce: true,
-		Witness: "/proc/" + strings.Join(seen, ",") + ": seccomp filter, no new privileges, no capabilities, own namespaces, ids of the range",
+		Witness: "/proc/" + strings.Join(seen, ",") + what,
 	}
 }
 

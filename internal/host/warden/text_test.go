@@ -70,7 +70,7 @@ func TestAnUnconfinedProcessDoesNotPassForAContainer(t *testing.T) {
 		t.Fatal(err)
 	}
 	ids := layout.IDs{Account: 1, Base: uint32(os.Getuid()), Dialer: 2}
-	if err := c.check(ids); err == nil {
+	if err := c.check(ids, false); err == nil {
 		t.Errorf("%+v passes", c)
 	}
 }
@@ -92,7 +92,7 @@ func TestEachMissingProtectionIsNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = got.check(ids)
+			err = got.check(ids, false)
 			if c.problem == "" && err != nil || c.problem != "" && (err == nil || !strings.Contains(err.Error(), c.problem)) {
 				t.Errorf("check says %v, want %q", err, c.problem)
 			}

@@ -96,6 +96,12 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	if a.Messages {
 		one.Adapter = insideAdapter + "/adapter.sock"
 	}
+	if a.relayed(runtimeName) {
+		one.Taken = []evidence.Taken{{
+			Attack: "process.child", Position: evidence.FromAccount,
+			Why: "ociRuntime: runsc drives its guests by ptrace, so the account cell of this agent leaves it to the kernel's other checks",
+		}}
+	}
 	for _, c := range a.containers(ctx) {
 		if c.Running {
 			one.PIDs = append(one.PIDs, c.PID)
@@ -168,10 +174,18 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 	defer func() { _ = c.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = c.Unix().SetDeadline(time.Now()) })
 	defer stop()
-	if err := c.Send(1, wire.VerbExec, wire.ExecRequest{Argv: []string{programsDir + "/" + probeProgram}, Dir: "/"}); err != nil {
+	inside, outside, err := a.stdioFor(container, false)
+	if err != nil {
+		return nil, err
+	}
+	defer closeFiles(outside)
+	err = c.Send(1, wire.VerbExec, wire.ExecRequest{Argv: []string{programsDir + "/" + probeProgram}, Dir: "/"}, inside...)
+	closeFiles(inside)
+	if err != nil {
 		return nil, err
 	}
 	m, files, err := c.Recv()
+	files = append(files, outside...)
 	defer closeFiles(files)
 	if err != nil {
 		return nil, err

@@ -42,6 +42,31 @@ func Build(t *testing.T) string {
 	return bin
 }
 
+// Tool gives the path of a tool of .ci/tools, which is built when the cache
+// lacks it. Inside a throwaway host it only returns the path. Call it before
+// throwaway.Run.
+func Tool(t *testing.T, name string) string {
+	t.Helper()
+	if throwaway.Inside() {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			t.Fatal(err)
+		}
+		path, err := filepath.EvalSymlinks(filepath.Join(cache, "bulkhead", "tools", "bin", name))
+		if err != nil {
+			t.Fatalf("%s is not where .ci/get-tools puts it: %v", name, err)
+		}
+		return path
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(repository(t), ".ci", "get-tools"), name)
+	cmd.Stderr = os.Stderr
+	dir, err := cmd.Output()
+	if err != nil {
+		t.Fatalf(".ci/get-tools %s: %v", name, err)
+	}
+	return filepath.Join(strings.TrimSpace(string(dir)), name)
+}
+
 func repository(t *testing.T) string {
 	t.Helper()
 	dir, err := os.Getwd()

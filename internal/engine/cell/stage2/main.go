@@ -25,7 +25,7 @@ func Main(args []string) int {
 		return 2
 	}
 	first, err := strconv.Atoi(args[0])
-	if err != nil || first < 3 {
+	if err != nil || first < 0 {
 		fmt.Fprintln(os.Stderr, "bulkhead-shim stage2: bad descriptor number")
 		return 2
 	}
