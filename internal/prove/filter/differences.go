@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -47,7 +48,7 @@ func Differences(got, want Program, most int) ([]Difference, error) {
 				return nil, err
 			}
 			if diff.Got == diff.Want {
-				return nil, fmt.Errorf("filter: %s was found to differ and does not: a fault of this program", diff)
+				return nil, errWitness
 			}
 			if out = append(out, diff); len(out) >= most {
 				return out, nil
@@ -56,6 +57,9 @@ func Differences(got, want Program, most int) ([]Difference, error) {
 	}
 	return out, nil
 }
+
+// errWitness says that what was found is not so: a fault of this program.
+var errWitness = errors.New("filter: a call was found for which the filters answer otherwise than they do: a fault of this program")
 
 // apart is a quick no for most pairs: their call numbers do not meet.
 func apart(p, q Conjunction) bool {

@@ -159,6 +159,27 @@ func TestHighBitsOfArgumentsAreSeen(t *testing.T) {
 	}
 }
 
+func TestTwoFiltersTogetherMayBeNoWider(t *testing.T) {
+	want := program(t, engine.RoleRuntime)
+	open := Program{{Op: opRet, K: unix.SECCOMP_RET_ALLOW}}
+	for name, tc := range map[string]struct {
+		filters []Program
+		wider   bool
+	}{
+		"the same":                     {[]Program{want}, false},
+		"none":                         {nil, true},
+		"one that allows everything":   {[]Program{open}, true},
+		"that, and the same":           {[]Program{open, want}, false},
+		"a narrower one":               {[]Program{{{Op: opRet, K: unix.SECCOMP_RET_KILL_PROCESS}}}, false},
+		"two others, one of them ours": {[]Program{program(t, engine.RoleGateway), want}, false},
+	} {
+		diff, err := Wider(tc.filters, want, 1)
+		if err != nil || len(diff) > 0 != tc.wider {
+			t.Errorf("%s: %v %v", name, diff, err)
+		}
+	}
+}
+
 func TestAnswersOfSeveralFilters(t *testing.T) {
 	got := Strongest([]Answer{unix.SECCOMP_RET_ALLOW, unix.SECCOMP_RET_ERRNO | 1, unix.SECCOMP_RET_KILL_PROCESS, unix.SECCOMP_RET_TRACE})
 	if got.String() != "KILL_PROCESS" {
