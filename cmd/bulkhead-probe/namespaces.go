@@ -3,7 +3,10 @@ package main
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // unshareUser asks for a user namespace, in which it would have every
@@ -16,6 +19,33 @@ func unshareUser(t *trial) error {
 // cloneUser asks for one by clone.
 func cloneUser(t *trial) error {
 	return newNamespace(t, "clone(CLONE_NEWUSER)", &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER})
+}
+
+// unshareOthers asks for a namespace of each other kind, which takes a
+// capability where one is. A thread does so that is thrown away.
+func unshareOthers(t *trial) error {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread() // never unlocked
+		for _, k := range []struct {
+			name string
+			flag int
+		}{
+			{"CLONE_NEWNS", unix.CLONE_NEWNS},
+			{"CLONE_NEWNET", unix.CLONE_NEWNET},
+			{"CLONE_NEWPID", unix.CLONE_NEWPID},
+			{"CLONE_NEWUTS", unix.CLONE_NEWUTS},
+			{"CLONE_NEWIPC", unix.CLONE_NEWIPC},
+			{"CLONE_NEWCGROUP", unix.CLONE_NEWCGROUP},
+		} {
+			if t.step("unshare("+k.name+")", unix.Unshare(k.flag)) {
+				t.saw("has a namespace of its own by %s", k.name)
+			}
+		}
+	}()
+	<-done
+	return nil
 }
 
 func newNamespace(t *trial, what string, attr *syscall.SysProcAttr) error {

@@ -64,6 +64,7 @@ func kinds() map[string]kind {
 
 		"namespace.unshare": {do: unshareUser},
 		"namespace.clone":   {do: cloneUser},
+		"namespace.others":  {do: unshareOthers},
 
 		"rules.flush": {do: flushRules, harmful: true},
 

@@ -114,8 +114,13 @@ func sample() wire.StatusResult {
 			},
 			Layers: []wire.LayerStatus{
 				{Layer: "account", InForce: true, Witness: "/proc/4711/status: Uid 1000999"},
+				{Layer: "quota", InForce: true, Witness: "statfs: /var/lib/bulkhead/teams/pair/agents/writer/runtime 957 of 957 MiB"},
 				{Layer: "pod", InForce: true, Witness: "/proc/4711/status: Seccomp 2"},
 				{Layer: "egress", InForce: true, Witness: "nftables: table inet bulkhead"},
+			},
+			Disks: []wire.DiskStatus{
+				{Name: "runtime", Bytes: 957 << 20, UsedBytes: 900 << 20, Inodes: 131072, UsedInodes: 131072},
+				{Name: "gateway", Bytes: 58 << 20, UsedBytes: 1 << 20, Inodes: 4096, UsedInodes: 12},
 			},
 		},
 		{

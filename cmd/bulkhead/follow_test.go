@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -33,6 +35,8 @@ func TestLogsAreFollowedOverARotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	var mu sync.Mutex // rotations are seen whole
+	var said bytes.Buffer
 	var owner sync.WaitGroup
 	owner.Go(func() {
 		for {
@@ -44,10 +48,16 @@ func TestLogsAreFollowedOverARotation(t *testing.T) {
 			_, _, _ = c.Recv()
 			_ = c.Send(0, wire.VerbHello, wire.Hello{Protocol: wire.WardenProtocol, Version: wire.WardenVersion})
 			m, _, _ := c.Recv()
-			if f, err := os.Open(path); err == nil {
-				_ = c.Send(m.ID, wire.VerbResult, struct{}{}, f)
-				_ = f.Close()
+			var files []*os.File
+			mu.Lock()
+			for _, name := range []string{path + ".1", path} {
+				if f, err := os.Open(name); err == nil {
+					files = append(files, f)
+				}
 			}
+			mu.Unlock()
+			_ = c.Send(m.ID, wire.VerbResult, struct{}{}, files...)
+			closeAll(files)
 			_ = c.Close()
 		}
 	})
@@ -59,7 +69,7 @@ func TestLogsAreFollowedOverARotation(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	a := &app{out: out, err: os.Stderr, socket: socket}
+	a := &app{out: out, err: &said, socket: socket}
 	done := make(chan error, 1)
 	go func() { done <- a.follow(ctx, wire.LogsRequest{}, -1, true, a.showLine) }()
 	shows := func(want string) {
@@ -88,8 +98,27 @@ func TestLogsAreFollowedOverARotation(t *testing.T) {
 	shows("one\ntwo\nthree\n")
 	appendTo("four")
 	shows("one\ntwo\nthree\nfour\n")
+	// Two rotations at once: the middle file is shown, and what is lost is said.
+	rotate := func() {
+		t.Helper()
+		if err := os.Rename(path, path+".1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mu.Lock()
+	rotate()
+	appendTo("lost")
+	rotate()
+	appendTo("five")
+	rotate()
+	appendTo("six")
+	mu.Unlock()
+	shows("one\ntwo\nthree\nfour\nfive\nsix\n")
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("ended with %v", err)
+	}
+	if strings.Count(said.String(), "lines may be missing here") != 1 {
+		t.Errorf("of what was lost, and of nothing else, it says %q", said.String())
 	}
 }

@@ -2,12 +2,15 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"bulkhead/internal/terminal"
 	"bulkhead/internal/wire"
 )
 
@@ -22,7 +25,10 @@ func newLogsCommand(a *app) *cobra.Command {
 		Use:   "logs AGENT",
 		Short: "Show what an agent printed",
 		Long: `Show what an agent's process printed. Control characters are taken out, so that
-an agent cannot act on your terminal. With --json each line is one document.`,
+an agent cannot act on your terminal. With --json each line is one document.
+
+How much is kept is limits.logs of the manifest. With -f you are told when the
+agent printed faster than this could be read.`,
 		Example: `  sudo bulkhead logs writer --tail 50
   sudo bulkhead logs writer -f
   sudo bulkhead logs writer --container gateway --json`,
@@ -97,14 +103,20 @@ func (a *app) follow(ctx context.Context, req wire.LogsRequest, tail int, follow
 	return nil
 }
 
-// reopen follows a log that was rotated: when the newest file is another one,
-// the rest of the old one is shown first, then the new one from its start.
+// reopen follows a log that was rotated: the rest of the file that was being read
+// is shown first, then every newer one from its start. When that file is not
+// kept any more, others may have gone with it, which is said.
 func (a *app) reopen(ctx context.Context, req wire.LogsRequest, s *logSplitter, files []*os.File, at int64) ([]*os.File, int64, error) {
 	now, err := a.client().Logs(ctx, req)
 	if err != nil {
 		return files, at, err
 	}
-	if len(now) == 0 || len(files) > 0 && same(files[len(files)-1], now[len(now)-1]) {
+	known := -1
+	if len(files) > 0 {
+		last := files[len(files)-1]
+		known = slices.IndexFunc(now, func(f *os.File) bool { return same(f, last) })
+	}
+	if len(now) == 0 || known == len(now)-1 {
 		closeAll(now)
 		return files, at, nil
 	}
@@ -113,10 +125,30 @@ func (a *app) reopen(ctx context.Context, req wire.LogsRequest, s *logSplitter, 
 			closeAll(now)
 			return files, at, err
 		}
+		if known < 0 {
+			if err := a.outrun(req.Agent); err != nil {
+				closeAll(now)
+				return files, at, err
+			}
+		}
 	}
 	closeAll(files)
-	at, err = copyFrom(s, now[len(now)-1], 0)
+	for _, f := range now[known+1:] {
+		if at, err = copyFrom(s, f, 0); err != nil {
+			break
+		}
+	}
 	return now, at, err
+}
+
+// outrun says that the log went on without us.
+func (a *app) outrun(agent string) error {
+	text := agent + " printed faster than this was read, so the log was rotated past it: lines may be missing here (limits.logs in the manifest says how much is kept)"
+	if a.json {
+		return a.showLine(logLine{Time: time.Now().UTC().Format(time.RFC3339Nano), Stream: "bulkhead", Text: text})
+	}
+	_, err := fmt.Fprintln(a.err, "bulkhead: "+terminal.Line(text))
+	return err
 }
 
 func same(a, b *os.File) bool {

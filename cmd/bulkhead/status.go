@@ -49,11 +49,11 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 			fmt.Fprintln(a.out)
 		}
 		fmt.Fprintf(a.out, "Team %s\n\n", terminal.Line(t.Team))
-		tab := table{head: []string{"AGENT", "STATE", "CONTAINERS", "MEMORY", "RESTARTS", "LAYERS", "ACCOUNT"}}
+		tab := table{head: []string{"AGENT", "STATE", "CONTAINERS", "MEMORY", "DISK", "RESTARTS", "LAYERS", "ACCOUNT"}}
 		var below, tail []string
 		for _, s := range t.Agents {
 			layers, notes := layersOf(s)
-			tab.add(plain(s.Agent), cell{s.State, statePaint(s.State)}, plain(containersOf(s)), plain(bytesOf(memoryOf(s))),
+			tab.add(plain(s.Agent), cell{s.State, statePaint(s.State)}, plain(containersOf(s)), plain(bytesOf(memoryOf(s))), diskOf(s),
 				plain(strconv.Itoa(s.Restarts)), layers, plain(s.Account))
 			if s.Why != "" {
 				below = append(below, s.Agent+": "+s.Why)
@@ -122,6 +122,24 @@ func memoryOf(s wire.AgentStatus) int64 {
 		sum += c.MemoryBytes
 	}
 	return sum
+}
+
+// diskOf is the disk that the agent itself writes to.
+func diskOf(s wire.AgentStatus) cell {
+	for _, d := range s.Disks {
+		if d.Name != "runtime" {
+			continue
+		}
+		c := plain(fmt.Sprintf("%d%% of %s", d.UsedBytes*100/max(1, d.Bytes), bytesOf(d.Bytes)))
+		if d.UsedInodes >= d.Inodes {
+			c.text = "no inodes left"
+		}
+		if d.UsedBytes*10 >= d.Bytes*9 || d.UsedInodes*10 >= d.Inodes*9 {
+			c.paint = yellow
+		}
+		return c
+	}
+	return plain("-")
 }
 
 // layersOf counts what was read back; what is not in force is named.

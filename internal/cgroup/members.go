@@ -139,3 +139,13 @@ func (g *Group) Kill(patience time.Duration) error {
 		time.Sleep(wait)
 	}
 }
+
+// Busy says whether a process is in the group or below it. A group that is not
+// there is not busy.
+func (g *Group) Busy() (bool, error) {
+	if !g.Exists() {
+		return false, nil
+	}
+	procs, err := g.all()
+	return len(procs) > 0, err
+}

@@ -134,11 +134,16 @@ func writeKept(s *forked.Script, held uint64) {
 }
 
 func (p Profile) writeLimits(s *forked.Script) {
-	for _, l := range []struct {
+	type one struct {
 		what string
 		id   int
 		max  uint64
-	}{{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, p.NoFile}, {"RLIMIT_CORE", unix.RLIMIT_CORE, p.Core}} {
+	}
+	all := []one{{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, p.NoFile}, {"RLIMIT_CORE", unix.RLIMIT_CORE, p.Core}}
+	if p.FileSize > 0 {
+		all = append(all, one{"RLIMIT_FSIZE", unix.RLIMIT_FSIZE, p.FileSize})
+	}
+	for _, l := range all {
 		limit := &unix.Rlimit{Cur: l.max, Max: l.max}
 		s.Call(fmt.Sprintf("set %s to %d", l.what, l.max), unix.SYS_PRLIMIT64, 0, l.id, unsafe.Pointer(limit), 0) // #nosec G103 -- the call's own form
 	}

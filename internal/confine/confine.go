@@ -32,10 +32,16 @@ type Profile struct {
 
 	NoFile uint64 `json:"noFile"` // RLIMIT_NOFILE, soft and hard
 	Core   uint64 `json:"core"`   // RLIMIT_CORE, soft and hard
+	// FileSize is RLIMIT_FSIZE, soft and hard; zero leaves it as it is.
+	FileSize uint64 `json:"fileSize,omitempty"`
 
 	Writable     []string `json:"writable,omitempty"`     // folders and files that Landlock lets it write
 	AcceptWeaker bool     `json:"acceptWeaker,omitempty"` // the operator accepted an older Landlock, or none
 }
+
+// maxPrinted bounds the one file that a dialer or resolver can write, its log,
+// which nobody rotates under it.
+const maxPrinted = 8 << 20
 
 // For gives the profile of a Spec. Mechanisms in Spec.Off are left out: only
 // decoys may have any, which the engine checks.
@@ -46,6 +52,9 @@ func For(s *engine.Spec) Profile {
 		Seccomp: s.Has(engine.MechSeccomp), Landlock: s.Has(engine.MechLandlock),
 		DropCaps: s.Has(engine.MechCaps), NoNewPrivs: s.Has(engine.MechNoNewPrivs),
 		AcceptWeaker: s.Accepts(engine.MechLandlock),
+	}
+	if s.Role == engine.RoleDialer || s.Role == engine.RoleResolver {
+		p.FileSize = maxPrinted
 	}
 	for _, m := range s.Mounts {
 		if m.Writable {

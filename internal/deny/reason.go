@@ -20,6 +20,7 @@ const (
 	LayerHost      Layer = "host"      // 0: the floor that doctor checks
 	LayerAccount   Layer = "account"   // 1: one Linux user per agent, and its cell
 	LayerPod       Layer = "pod"       // 2: namespaces, seccomp, Landlock, cgroups
+	LayerQuota     Layer = "quota"     // 2: what one agent may take of the host's disk
 	LayerMessages  Layer = "messages"  // 3a: the adapter
 	LayerKnowledge Layer = "knowledge" // 3b: Markdown vaults
 	LayerEgress    Layer = "egress"    // 4: nftables by id, the guard
@@ -42,6 +43,7 @@ const (
 	NameUnresolved Code = "egress.name_unresolved" // DNS gave no usable address and no earlier answer is good
 	Unreachable    Code = "egress.unreachable"     // allowed, but nothing answered there
 	PinFailed      Code = "egress.pin_failed"      // the kernel did not take the pin; closed
+	TooMany        Code = "egress.too_many"        // as many connections as limits.connections allows
 
 	// Identity: who is calling.
 	BadPeer  Code = "identity.bad_peer"  // the socket's peer id is not the one that owns this socket
@@ -59,7 +61,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
-		NameUnresolved, Unreachable, PinFailed, BadPeer, BadToken, NotOperator, MissingFeature,
+		NameUnresolved, Unreachable, PinFailed, TooMany, BadPeer, BadToken, NotOperator, MissingFeature,
 	}
 }
 
@@ -90,7 +92,7 @@ type Envelope struct {
 
 // Envelope turns the denial into the error body of the agents' API. The HTTP
 // status is 403 for everything an agent could not mend by trying again, 401
-// for identity and 502 where the far side failed.
+// for identity, 429 for what is bounded in number and 502 where the far side failed.
 func (r *Reason) Envelope() Envelope {
 	code, status := "PERMISSION_DENIED", 403
 	switch r.Code {
@@ -98,6 +100,8 @@ func (r *Reason) Envelope() Envelope {
 		code, status = "UNAUTHORIZED", 401
 	case Unreachable, NameUnresolved, PinFailed:
 		code, status = "APP_UNAVAILABLE", 502
+	case TooMany:
+		code, status = "RATE_LIMITED", 429
 	case BadTarget:
 		code, status = "VALIDATION_ERROR", 400
 	}

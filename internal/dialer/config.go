@@ -20,12 +20,21 @@ type Config struct {
 	Gateway uint32 `json:"gateway"`
 	// PinSocket is the path, as the dialer sees it, of layout.Agent.PinSocket.
 	PinSocket string `json:"pinSocket"`
+	// Connections is how many sockets that this dialer gave away may be alive at
+	// a time, whoever holds them.
+	Connections int `json:"connections"`
+	// PerSecond is how many it makes in a second for long, and 64 times as many
+	// at once. Zero: no bound, for those who measure.
+	PerSecond int `json:"perSecond,omitempty"`
 }
 
 // Check says what is missing.
 func (c Config) Check() error {
 	if c.PinSocket == "" {
 		return errors.New("dialer: the config must give pinSocket, a path")
+	}
+	if c.Connections <= 0 || c.PerSecond < 0 {
+		return errors.New("dialer: the config must give connections, 1 or more, and no negative perSecond")
 	}
 	return nil
 }

@@ -93,6 +93,12 @@ func (w *warden) count() int {
 
 func startDialer(t *testing.T, dir string, gateway uint32) *dialer.Client {
 	t.Helper()
+	return startBounded(t, dir, dialer.Config{Gateway: gateway, Connections: 100})
+}
+
+func startBounded(t *testing.T, dir string, cfg dialer.Config) *dialer.Client {
+	t.Helper()
+	cfg.PinSocket = filepath.Join(dir, "pin.sock")
 	path := filepath.Join(dir, "dialer.sock")
 	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
@@ -101,7 +107,7 @@ func startDialer(t *testing.T, dir string, gateway uint32) *dialer.Client {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- dialer.Serve(ctx, ln, dialer.Config{Gateway: gateway, PinSocket: filepath.Join(dir, "pin.sock")})
+		done <- dialer.Serve(ctx, ln, cfg)
 	}()
 	c := dialer.NewClient(path)
 	t.Cleanup(func() {
@@ -265,5 +271,39 @@ func TestAnotherIDIsTurnedAway(t *testing.T) {
 	c := startDialer(t, t.TempDir(), me()+1)
 	if _, _, err := c.Dial(t.Context(), "good", 1); code(err) != deny.PinFailed {
 		t.Fatalf("%v", err)
+	}
+}
+
+func TestTheNumberOfOpenConnectionsIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	w := startWarden(t, filepath.Join(dir, "pin.sock"))
+	w.mu.Lock()
+	w.pins["good"] = wire.Pinned{Addresses: []netip.AddrPort{listen(t)}, Expires: time.Now().Add(time.Minute)}
+	w.mu.Unlock()
+	c := startBounded(t, dir, dialer.Config{Gateway: me(), Connections: 3})
+	var open []io.Closer
+	for range 2 {
+		conn, _, err := c.Dial(t.Context(), "good", 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, conn)
+	}
+	sock, err := c.Socket(t.Context(), 4) // one that is not connected counts as well
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, _, err = c.Dial(t.Context(), "good", 1)
+	if code(err) != deny.TooMany {
+		t.Fatalf("a fourth: %v", err)
+	}
+	if _, err := c.Socket(t.Context(), 6); code(err) != deny.TooMany {
+		t.Fatalf("a fourth, not connected: %v", err)
+	}
+	for _, o := range append(open, sock) {
+		_ = o.Close()
+	}
+	for range 10 {
+		hello(t, c, "good")
 	}
 }

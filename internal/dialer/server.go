@@ -33,8 +33,13 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config) error {
 	if err := cfg.Check(); err != nil {
 		return err
 	}
+	places, err := newPlaces(cfg.Connections, cfg.PerSecond)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = places.close() }()
 	ctx, cancel := context.WithCancel(ctx)
-	s := &server{cfg: cfg, pins: newPins(cfg.PinSocket), conns: make(chan struct{}, maxConnections)}
+	s := &server{cfg: cfg, pins: newPins(cfg.PinSocket), places: places, conns: make(chan struct{}, maxConnections)}
 	var work sync.WaitGroup
 	defer s.pins.close()
 	defer work.Wait()
@@ -62,9 +67,10 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config) error {
 }
 
 type server struct {
-	cfg   Config
-	pins  *pins
-	conns chan struct{}
+	cfg    Config
+	pins   *pins
+	places *places
+	conns  chan struct{}
 }
 
 func (s *server) serve(ctx context.Context, c *wire.Conn) {
@@ -109,7 +115,7 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 		case wire.VerbSocket:
 			var q wire.Connected
 			_ = json.Unmarshal(m.Body, &q) // no body: family 4
-			s.socket(c, m.ID, q.Family)
+			s.socket(ctx, c, m.ID, q.Family)
 		default:
 			return
 		}
@@ -119,26 +125,7 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialRequest) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	pinned, fromCache, reason := s.pins.get(ctx, q)
-	var sock *os.File
-	var to netip.AddrPort
-	if reason == nil {
-		var err error
-		sock, to, err = race(ctx, pinned.Addresses)
-		if err != nil && fromCache && refusedHere(err) {
-			// The kernel may have lost or revoked what we have cached: ask once.
-			s.pins.forget(q)
-			if pinned, _, reason = s.pins.fresh(ctx, q); reason == nil {
-				sock, to, err = race(ctx, pinned.Addresses)
-			}
-		}
-		if err != nil && reason == nil {
-			reason = &deny.Reason{
-				Layer: deny.LayerEgress, Code: deny.Unreachable, What: fmt.Sprintf("%.300s:%d", q.Host, q.Port),
-				Why: "it is allowed, but no connection came about: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
-			}
-		}
-	}
+	sock, to, reason := s.connected(ctx, q)
 	if reason != nil {
 		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *reason})
 		return
@@ -147,9 +134,74 @@ func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialR
 	_ = sock.Close()
 }
 
+// connected gives a connected socket that is counted.
+func (s *server) connected(ctx context.Context, q wire.DialRequest) (sock *os.File, to netip.AddrPort, reason *deny.Reason) {
+	what := fmt.Sprintf("%.300s:%d", q.Host, q.Port)
+	pinned, fromCache, reason := s.pins.get(ctx, q)
+	if reason == nil {
+		reason = s.place(ctx, what)
+	}
+	if reason != nil {
+		return nil, to, reason
+	}
+	sock, to, err := race(ctx, pinned.Addresses)
+	if err != nil && fromCache && refusedHere(err) {
+		// The kernel may have lost or revoked what we have cached: ask once.
+		s.pins.forget(q)
+		if pinned, _, reason = s.pins.fresh(ctx, q); reason == nil {
+			sock, to, err = race(ctx, pinned.Addresses)
+		}
+	}
+	if err != nil && reason == nil {
+		reason = &deny.Reason{
+			Layer: deny.LayerEgress, Code: deny.Unreachable, What: what,
+			Why: "it is allowed, but no connection came about: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
+		}
+	}
+	if reason == nil {
+		if err := s.places.keep(sock); err != nil {
+			_ = sock.Close()
+			reason = s.full(what, err)
+		}
+	}
+	if reason != nil {
+		s.places.leave()
+		return nil, to, reason
+	}
+	return sock, to, nil
+}
+
+// place takes a place for a connection.
+func (s *server) place(ctx context.Context, what string) *deny.Reason {
+	if err := s.places.take(ctx); err != nil {
+		return s.full(what, err)
+	}
+	return nil
+}
+
+// full says why there is no place for another connection.
+func (s *server) full(what string, err error) *deny.Reason {
+	r := &deny.Reason{Layer: deny.LayerEgress, Code: deny.TooMany, What: what}
+	switch {
+	case errors.Is(err, errFull):
+		r.Why = fmt.Sprintf("all %d connections that limits.connections allows are open", s.cfg.Connections)
+		r.Mend = "close some of them, or write a larger limits.connections in the manifest"
+	case errors.Is(err, errFast):
+		r.Why = fmt.Sprintf("more than %d new connections a second for long, which limits.connections: %d allows", s.cfg.PerSecond, s.cfg.Connections)
+		r.Mend = "keep connections open and use them again, wait a moment, or write a larger limits.connections in the manifest"
+	default:
+		r.Why, r.Mend = "it cannot be counted against limits.connections: "+err.Error(), "try again; when it goes on, restart the agent"
+	}
+	return r
+}
+
 // socket passes a fresh TCP socket, for attacks. The kernel judges every
 // packet of it by our id.
-func (s *server) socket(c *wire.Conn, id uint64, family int) {
+func (s *server) socket(ctx context.Context, c *wire.Conn, id uint64, family int) {
+	if reason := s.place(ctx, "socket"); reason != nil {
+		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *reason})
+		return
+	}
 	domain := unix.AF_INET
 	if family == 6 {
 		domain = unix.AF_INET6
@@ -158,6 +210,7 @@ func (s *server) socket(c *wire.Conn, id uint64, family int) {
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
+		s.places.leave()
 		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: deny.Reason{
 			Layer: deny.LayerEgress, Code: deny.Unreachable, What: "socket", Why: err.Error(), Mend: "free descriptors or memory",
 		}})
@@ -165,6 +218,11 @@ func (s *server) socket(c *wire.Conn, id uint64, family int) {
 	}
 	f := os.NewFile(uintptr(fd), "socket") // #nosec G115 -- a descriptor
 	defer func() { _ = f.Close() }()
+	if err := s.places.keep(f); err != nil {
+		s.places.leave()
+		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *s.full("socket", err)})
+		return
+	}
 	_ = c.Send(id, wire.VerbConnected, wire.Connected{Family: family}, f)
 }
 

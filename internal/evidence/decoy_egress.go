@@ -84,7 +84,7 @@ func (e *decoyEgress) startDialer(s *scene, gateway *net.UnixListener) error {
 		return err
 	}
 	defer socket.Close()
-	raw, err := json.Marshal(dialer.Config{Gateway: s.a.IDs.Gateway(), PinSocket: s.a.Place.PinSocket()})
+	raw, err := json.Marshal(dialer.Config{Gateway: s.a.IDs.Gateway(), PinSocket: s.a.Place.PinSocket(), Connections: 512})
 	if err != nil {
 		return err
 	}

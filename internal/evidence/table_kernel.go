@@ -21,6 +21,11 @@ func kernelAttacks() []Attack {
 	return []Attack{
 		inContainers(lacking(call("kernel.unshare", "namespace.unshare", "become root of a user namespace", "unshare(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EACCES", "EINVAL")),
 		inContainers(lacking(call("kernel.clone", "namespace.clone", "become root of a user namespace", "clone(CLONE_NEWUSER)", "CVE-2022-0185", filter()...), "ENOSPC", "EPERM", "EACCES", "EINVAL")),
+		// Without one, every other kind takes CAP_SYS_ADMIN where the caller is.
+		call("kernel.namespaces", "namespace.others", "get a mount, network or PID namespace of its own to work in", "unshare of each kind but user namespaces", "unshare(2)",
+			Control{Mechanism: seccomp, Off: off(caps), Witness: filtered},
+			Control{Mechanism: caps, Off: off(seccomp), Witness: looks("EPERM")},
+		),
 		lacking(call("kernel.keyctl", "kernel.keyctl", "use keyrings, which containers share", "keyctl(GET_KEYRING_ID)", "CVE-2016-0728", filter()...), "ENOSYS"),
 		lacking(call("kernel.io_uring", "kernel.io_uring", "work that no filter sees", "io_uring_setup", "CVE-2023-2598", filter()...), "ENOSYS", "EPERM"),
 		call("kernel.bpf", "kernel.bpf", "load programs into the kernel", "bpf(MAP_CREATE)", "CVE-2021-3490",

@@ -40,15 +40,19 @@ type order struct {
 // reported on. cgroup is the folder of a version 2 group, or below 0. The
 // caller reaps the child and closes pidfd.
 func Fork(s *Script, status int, flags uintptr, cgroup int) (pid, pidfd int, err error) {
-	if len(s.steps) == 0 {
-		return 0, -1, errors.New("forked: an empty script")
+	if len(s.steps) == 0 || s.outside != nil {
+		return 0, -1, errors.New("forked: an empty script, or the rest of one")
 	}
 	order := order{status: uintptr(status), fd: -1, args: cloneArgs{flags: uint64(flags) | unix.CLONE_PIDFD, exitSignal: uint64(syscall.SIGCHLD)}} // #nosec G115 -- a descriptor
 	if cgroup >= 0 {
 		order.args.flags |= unix.CLONE_INTO_CGROUP
 		order.args.cgroup = uint64(cgroup)
 	}
-	n, e := fork(s.steps, &order)
+	rest, err := s.prepareRest(len(s.steps))
+	if err != nil {
+		return 0, -1, err
+	}
+	n, e := fork(s.steps, rest, &order)
 	runtime.KeepAlive(s)
 	if e != 0 {
 		return 0, -1, e
@@ -60,7 +64,7 @@ func Fork(s *Script, status int, flags uintptr, cgroup int) (pid, pidfd int, err
 // its goroutine.
 func (s *Script) Perform() error {
 	var failed [2]int32
-	done := perform(s.steps, &failed)
+	done := perform(s.steps, 0, &failed)
 	runtime.KeepAlive(s)
 	if done {
 		return nil
@@ -72,7 +76,7 @@ func (s *Script) Perform() error {
 //
 //go:noinline
 //go:norace
-func fork(steps []step, o *order) (pid uintptr, e syscall.Errno) {
+func fork(steps []step, r *rest, o *order) (pid uintptr, e syscall.Errno) {
 	beforeFork()
 	// Not before: the stack, on which it may lie, moves no more.
 	args := &o.args
@@ -89,18 +93,28 @@ func fork(steps []step, o *order) (pid uintptr, e syscall.Errno) {
 		return pid, e
 	}
 	afterForkInChild()
-	perform(steps, &o.failed)
-	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, o.status, uintptr(unsafe.Pointer(&o.failed)), recordSize) // #nosec G103 -- the record
+	status, failed := o.status, &o.failed
+	if perform(steps, 0, failed) && r != nil {
+		// From here on neither steps nor o is there.
+		failed = &r.failed
+		if e = shed(r, uintptr(unsafe.Pointer(&e))); e != 0 { // #nosec G103 -- about where the stack is
+			failed[0], failed[1] = r.base, int32(e) // #nosec G115 -- an errno
+		} else {
+			perform(r.steps[:r.n], r.base+1, failed)
+		}
+	}
+	_, _, _ = syscall.RawSyscall(syscall.SYS_WRITE, status, uintptr(unsafe.Pointer(failed)), recordSize) // #nosec G103 -- the record
 	for {
 		_, _, _ = syscall.RawSyscall(syscall.SYS_EXIT_GROUP, 125, 0, 0)
 	}
 }
 
-// perform carries out the steps and says whether all went well.
+// perform carries out the steps and says whether all went well. base is the
+// first one's index in records.
 //
 //go:nosplit
 //go:norace
-func perform(steps []step, failed *[2]int32) bool {
+func perform(steps []step, base int32, failed *[2]int32) bool {
 	for i := range steps {
 		s := &steps[i]
 		var e syscall.Errno
@@ -115,7 +129,7 @@ func perform(steps []step, failed *[2]int32) bool {
 			e, ok = call(s)
 		}
 		if !ok {
-			failed[0], failed[1] = int32(i), int32(e) // #nosec G115 -- small
+			failed[0], failed[1] = base+int32(i), int32(e) // #nosec G115 -- small
 			return false
 		}
 	}
@@ -146,6 +160,9 @@ func call(s *step) (syscall.Errno, bool) {
 	}
 	if s.save != nil {
 		*s.save = int32(r) // #nosec G115 -- a descriptor or a length
+	}
+	if s.leastVar != nil {
+		return 0, *s.leastVar >= 0 && r >= uintptr(*s.leastVar) // #nosec G115 -- not below 0
 	}
 	return 0, r >= s.least
 }

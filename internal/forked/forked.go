@@ -18,6 +18,14 @@
 // exec. Everything else is the parent's, before or after. The first call that
 // fails ends the child with status 125: there is no way past a failed step.
 //
+// # Waiting
+//
+// A child that waits for its command would hold a copy of the parent's heap:
+// its exec has to take that apart, and the parent has to copy each page when it
+// writes to it, both while somebody waits. So a script can end with
+// [Script.Then]: the child unmaps the copy and goes on with a few steps that lie
+// elsewhere ([NewRest]). The parent takes its own faults early ([OwnMemory]).
+//
 // # Reports
 //
 // The child writes records of eight bytes to its status descriptor: index of a
@@ -56,6 +64,10 @@ type Script struct {
 	steps []step
 	names []name
 	keep  []any // what the arguments point to
+
+	marked  bool    // a mark was read: its child has come so far
+	rest    *Script // what follows in little memory: see Then
+	outside []byte  // of a rest: where it lies
 }
 
 // name is what errors call a step.
@@ -74,14 +86,15 @@ const (
 
 // step is one step in a form that needs no memory but its own.
 type step struct {
-	kind   kind
-	loadAt int8 // argument that takes *load
-	nr     uintptr
-	args   [6]uintptr
-	load   *int32
-	save   *int32  // takes the result
-	least  uintptr // the smallest good result
-	allow  [3]syscall.Errno
+	kind     kind
+	loadAt   int8 // argument that takes *load
+	nr       uintptr
+	args     [6]uintptr
+	load     *int32
+	save     *int32  // takes the result
+	least    uintptr // the smallest good result
+	leastVar *int32  // the same, when it comes from an earlier call
+	allow    [3]syscall.Errno
 
 	text, want []byte // kindHolds: text[:*load] must hold want
 	room       *words // kindExec
@@ -101,6 +114,11 @@ func Save(v *Var) Option { return func(s *step) { s.save = &v.v } }
 // AtLeast refuses smaller results, a read of nothing for one.
 func AtLeast(n int) Option {
 	return func(s *step) { s.least = uintptr(n) } // #nosec G115 -- a count
+}
+
+// AtLeastVar refuses results smaller than v, and everything when v is below 0.
+func AtLeastVar(v *Var) Option {
+	return func(s *step) { s.leastVar = &v.v }
 }
 
 // Call adds a system call. what completes "cannot …" and names it in errors.
@@ -123,17 +141,15 @@ func (s *Script) Call(what string, nr uintptr, args ...any) {
 		case uintptr:
 			st.args[i] = a
 		case string:
-			b := append([]byte(a), 0)
-			s.keep = append(s.keep, b)
-			st.args[i] = uintptr(unsafe.Pointer(&b[0])) // #nosec G103 -- kept above
+			st.args[i] = uintptr(s.hold(append([]byte(a), 0)))
 		case []byte:
-			s.keep = append(s.keep, a)
-			st.args[i] = uintptr(unsafe.Pointer(unsafe.SliceData(a))) // #nosec G103 -- kept above
+			st.args[i] = uintptr(s.hold(a))
 		case unsafe.Pointer:
-			s.keep = append(s.keep, a)
+			s.pointsTo(a, what)
 			st.args[i] = uintptr(a)
 		case *Var:
-			st.loadAt, st.load = int8(i), &a.v // #nosec G115 -- below 6
+			s.pointsTo(unsafe.Pointer(a), what) // #nosec G103 -- an address to look at
+			st.loadAt, st.load = int8(i), &a.v  // #nosec G115 -- below 6
 		default:
 			panic(fmt.Sprintf("forked: argument %T of %q", a, what))
 		}
@@ -142,7 +158,40 @@ func (s *Script) Call(what string, nr uintptr, args ...any) {
 	s.add(what, st)
 }
 
+// hold keeps bytes that an argument points to.
+func (s *Script) hold(b []byte) unsafe.Pointer {
+	if s.outside != nil {
+		return s.placeBytes(b)
+	}
+	s.keep = append(s.keep, b)
+	return unsafe.Pointer(unsafe.SliceData(b)) // #nosec G103 -- kept above
+}
+
+// pointsTo keeps what an argument points to.
+func (s *Script) pointsTo(p unsafe.Pointer, what string) {
+	if s.outside != nil {
+		s.outsideOnly(p, what)
+		return
+	}
+	s.keep = append(s.keep, p)
+}
+
 func (s *Script) add(what string, st step) {
+	if s.outside != nil {
+		for _, v := range []*int32{st.save, st.leastVar} {
+			if v != nil {
+				s.outsideOnly(unsafe.Pointer(v), what) // #nosec G103 -- an address to look at
+			}
+		}
+		r := s.own()
+		if r.n == maxRestSteps || st.kind == kindHolds {
+			panic("forked: the rest of a script has too many steps, or one that needs more memory")
+		}
+		r.steps[r.n] = st
+		r.n++
+		s.names = append(s.names, name{what, st.nr == unix.SYS_EXECVE})
+		return
+	}
 	s.steps, s.names = append(s.steps, st), append(s.names, name{what, st.nr == unix.SYS_EXECVE})
 }
 
@@ -173,13 +222,23 @@ func (s *Script) Mark(status int) {
 	s.Call("report", syscall.SYS_WRITE, status, record(mark, 0), recordSize)
 }
 
-// Append adds the steps of another script.
+// Append adds the steps of another script, and its rest.
 func (s *Script) Append(o *Script) {
 	s.steps, s.names, s.keep = append(s.steps, o.steps...), append(s.names, o.names...), append(s.keep, o.keep...)
+	s.rest = o.rest
 }
 
 // Forget frees what a fork needs. Records can still be explained.
-func (s *Script) Forget() { s.steps, s.keep = nil, nil }
+func (s *Script) Forget() {
+	s.steps, s.keep = nil, nil
+	if s.rest != nil {
+		s.rest.Forget()
+	}
+	if s.outside != nil {
+		_ = unix.Munmap(s.outside) // fails for memory only that is none of ours
+		s.outside = nil
+	}
+}
 
 // ErrSilent means that the child ended without a word: it was killed, or its
 // memory limit is too small to start.
@@ -194,16 +253,19 @@ func (s *Script) ReadMark(r io.Reader) error {
 		}
 		return fmt.Errorf("forked: status: %w", err)
 	}
-	return s.explain(b[:])
+	err := s.explain(b[:])
+	s.marked = s.marked || err == nil
+	return err
 }
 
-// ReadExec reads until exec has closed the other end.
+// ReadExec reads until exec has closed the other end. A child that is killed
+// after its last mark is told from one that executes by how it ends.
 func (s *Script) ReadExec(r io.Reader) error {
 	raw, err := io.ReadAll(io.LimitReader(r, 1<<10))
 	if err != nil {
 		return fmt.Errorf("forked: status: %w", err)
 	}
-	if len(raw) == 0 {
+	if len(raw) == 0 && !s.marked {
 		return ErrSilent
 	}
 	for ; len(raw) >= recordSize; raw = raw[recordSize:] {
@@ -236,8 +298,27 @@ func (s *Script) explain(rec []byte) error {
 	switch {
 	case i == mark:
 		return nil
-	case i < 0 || int(i) >= len(s.names):
-		return fmt.Errorf("forked: a record names step %d of %d", i, len(s.names))
+	case i < 0:
+		return fmt.Errorf("forked: a record names step %d", i)
 	}
-	return &StepError{What: s.names[i].what, Exec: s.names[i].exec, Err: e}
+	n, ok := s.nameOf(int(i))
+	if !ok {
+		return fmt.Errorf("forked: a record names step %d, which the script does not have", i)
+	}
+	return &StepError{What: n.what, Exec: n.exec, Err: e}
+}
+
+// nameOf counts on into the rest, which begins with the giving back.
+func (s *Script) nameOf(i int) (name, bool) {
+	if i < len(s.names) {
+		return s.names[i], true
+	}
+	i -= len(s.names)
+	switch {
+	case s.rest == nil || i > len(s.rest.names):
+		return name{}, false
+	case i == 0:
+		return name{what: "give the starter's memory back"}, true
+	}
+	return s.rest.names[i-1], true
 }

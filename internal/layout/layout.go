@@ -73,22 +73,37 @@ func (h Host) Agent(team, agent string) Agent {
 }
 
 // Agent is where one agent lives. State and Run and everything directly in
-// them are owned by root; only the leaves marked so belong to the agent's ids.
+// them are owned by root, and so are the two disks; only the leaves marked so
+// belong to the agent's ids.
 type Agent struct {
 	Team, Name string
 	Account    string // Linux account
 	State, Run string
 }
 
+// RuntimeDisk is where the file system of what the runtime writes is mounted;
+// RuntimeImage is the file that it is in.
+func (a Agent) RuntimeDisk() string { return filepath.Join(a.State, "runtime") }
+
+// RuntimeImage is root's alone, mode 0600.
+func (a Agent) RuntimeImage() string { return a.RuntimeDisk() + ".img" }
+
+// GatewayDisk is the same for the gateway: a runtime that fills its own disk
+// must not stop its gateway's records.
+func (a Agent) GatewayDisk() string { return filepath.Join(a.State, "gateway") }
+
+// GatewayImage is root's alone, mode 0600.
+func (a Agent) GatewayImage() string { return a.GatewayDisk() + ".img" }
+
 // Home is the agent's HOME, owned by the runtime's id, mode 0700.
-func (a Agent) Home() string { return filepath.Join(a.State, "home") }
+func (a Agent) Home() string { return filepath.Join(a.RuntimeDisk(), "home") }
 
 // Workspace is the agent's working folder, owned by the runtime's id, 0700.
-func (a Agent) Workspace() string { return filepath.Join(a.State, "workspace") }
+func (a Agent) Workspace() string { return filepath.Join(a.RuntimeDisk(), "workspace") }
 
 // Data is the gateway's folder (memory, database, secrets), owned by the
 // gateway's id, mode 0700.
-func (a Agent) Data() string { return filepath.Join(a.State, "data") }
+func (a Agent) Data() string { return filepath.Join(a.GatewayDisk(), "data") }
 
 // Logs is root's folder of what the agent's processes printed.
 func (a Agent) Logs() string { return filepath.Join(a.State, "log") }

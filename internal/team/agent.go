@@ -48,6 +48,9 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	}
 	a.Hosts = r.hosts(f["hosts"], a.Egress)
 	d.fill(a)
+	if l := a.Limits.WithDefaults(); l.Inodes > l.DiskBytes/minBytesPerInode {
+		r.fault(f["limits"], "write fewer inodes, or a larger disk: one inode needs at least 1Ki", "%d inodes do not fit on a disk of %d bytes", l.Inodes, l.DiskBytes)
+	}
 	if a.Engine == "cell" && a.OCI != "" {
 		r.fault(f["ociRuntime"], "remove it, or write engine: podman", "the cell engine uses no OCI runtime")
 	}

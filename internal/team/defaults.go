@@ -2,6 +2,15 @@ package team
 
 import "cmp"
 
+// What every agent gets of the host's disk and network unless the manifest says
+// otherwise. The bytes of disks are reserved when an agent is made.
+const (
+	defaultDisk        = 1 << 30
+	bytesPerInode      = 8 << 10 // twice as many files as mkfs.ext4 would allow: package trees are made of small ones
+	defaultLogs        = 30 << 20
+	defaultConnections = 512
+)
+
 // defaults are what every agent starts from. All merging happens here, and
 // all values that the file does not name are set here.
 type defaults struct {
@@ -27,7 +36,7 @@ func (r *reader) defaults(p place) defaults {
 }
 
 // fill sets what the agent left open. Limits that stay zero are the engine's
-// default (engine.DefaultLimits).
+// default (engine.DefaultLimits, [Limits.WithDefaults]).
 func (d defaults) fill(a *Agent) {
 	a.Engine = cmp.Or(a.Engine, d.engine, "cell")
 	if a.Engine != "cell" {
@@ -41,5 +50,9 @@ func (d defaults) fill(a *Agent) {
 		NoFile:      cmp.Or(a.Limits.NoFile, d.limits.NoFile),
 		CoreBytes:   cmp.Or(a.Limits.CoreBytes, d.limits.CoreBytes),
 		StopGrace:   cmp.Or(a.Limits.StopGrace, d.limits.StopGrace),
+		DiskBytes:   cmp.Or(a.Limits.DiskBytes, d.limits.DiskBytes),
+		Inodes:      cmp.Or(a.Limits.Inodes, d.limits.Inodes),
+		LogBytes:    cmp.Or(a.Limits.LogBytes, d.limits.LogBytes),
+		Connections: cmp.Or(a.Limits.Connections, d.limits.Connections),
 	}
 }

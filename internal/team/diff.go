@@ -111,6 +111,10 @@ func restarts(old, new *Agent) []string {
 	one("limits.pids", number(a.PIDs, ""), number(b.PIDs, ""))
 	one("limits.noFile", number(int64(a.NoFile), ""), number(int64(b.NoFile), "")) // #nosec G115 -- bounded by Parse
 	one("limits.core", size(int64(a.CoreBytes)), size(int64(b.CoreBytes)))         // #nosec G115 -- bounded by Parse
+	one("limits.disk", size(a.DiskBytes), size(b.DiskBytes))
+	one("limits.inodes", number(a.Inodes, ""), number(b.Inodes, ""))
+	one("limits.logs", size(a.LogBytes), size(b.LogBytes))
+	one("limits.connections", number(a.Connections, ""), number(b.Connections, ""))
 	one("limits.stopGrace", grace(a.StopGrace), grace(b.StopGrace))
 	return why
 }

@@ -9,7 +9,7 @@ var (
 		"role", "image", "rootfs", "command", "env", "mode", "workspace", "mounts", "ports", "egress", "hosts",
 		"channels", "secrets", "knowledge", "limits", "engine", "ociRuntime",
 	}
-	limitKeys  = []string{"memory", "cpu", "pids", "noFile", "core", "stopGrace"}
+	limitKeys  = []string{"memory", "cpu", "pids", "noFile", "core", "disk", "inodes", "logs", "connections", "stopGrace"}
 	mountKeys  = []string{"host", "path"}
 	egressKeys = []string{"to", "sni"}
 

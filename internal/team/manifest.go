@@ -2,6 +2,7 @@
 package team
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 	"time"
@@ -76,7 +77,8 @@ type Destination struct {
 	Position string
 }
 
-// Limits bound an agent; zero means the engine's default.
+// Limits bound an agent; zero means the default: the engine's, and of those
+// below the line what WithDefaults gives.
 type Limits struct {
 	MemoryBytes int64
 	MilliCPU    int64
@@ -84,6 +86,13 @@ type Limits struct {
 	NoFile      uint64
 	CoreBytes   uint64
 	StopGrace   time.Duration
+
+	// These are left out of the digest when they are zero, so that builds that
+	// did not know them and builds that do agree on what runs.
+	DiskBytes   int64 `json:",omitempty"` // of the file system that HOME and workspace lie on, its own tables included
+	Inodes      int64 `json:",omitempty"` // files and folders on it
+	LogBytes    int64 `json:",omitempty"` // of what its runtime printed, all files together
+	Connections int64 `json:",omitempty"` // open at a time through its dialer
 }
 
 // Target names the destination as the manifest does: "api.example.com:443",
@@ -103,4 +112,14 @@ func (m *Manifest) Agent(name string) *Agent {
 		}
 	}
 	return nil
+}
+
+// WithDefaults fills in what an agent gets of the host's disk and network unless
+// the manifest says otherwise.
+func (l Limits) WithDefaults() Limits {
+	l.DiskBytes = cmp.Or(l.DiskBytes, defaultDisk)
+	l.Inodes = cmp.Or(l.Inodes, l.DiskBytes/bytesPerInode)
+	l.LogBytes = cmp.Or(l.LogBytes, defaultLogs)
+	l.Connections = cmp.Or(l.Connections, defaultConnections)
+	return l
 }

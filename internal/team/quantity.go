@@ -15,6 +15,12 @@ const (
 	minPIDs, maxPIDs     = 8, 32768
 	minFiles, maxFiles   = 64, 1 << 20
 	maxGrace             = 10 * time.Minute
+	minDisk, maxDisk     = 16 << 20, 16 << 40
+	minInodes, maxInodes = 64, 1 << 31
+	minLogs, maxLogs     = 192 << 10, 1 << 40
+	minConns, maxConns   = 1, 1536 // of a gateway's 4,096 descriptors each takes two
+	// minBytesPerInode keeps a disk from being all tables.
+	minBytesPerInode = 1 << 10
 )
 
 var units = []struct {
@@ -80,6 +86,10 @@ func (r *reader) limits(p place) Limits {
 	l.PIDs = r.quantity(f["pids"], "a number like 256", "8 to 32768", whole, minPIDs, maxPIDs)
 	l.NoFile = uint64(r.quantity(f["noFile"], "a number like 1024", "64 to 1048576", whole, minFiles, maxFiles)) // #nosec G115 -- never negative
 	l.CoreBytes = uint64(r.quantity(f["core"], "a size like 0 or 64Mi", "0 to 1Ti", bytesOf, 0, maxMemory))      // #nosec G115 -- never negative
+	l.DiskBytes = r.quantity(f["disk"], "a size like 2Gi", "16Mi to 16Ti", bytesOf, minDisk, maxDisk)
+	l.Inodes = r.quantity(f["inodes"], "a number like 200000", "64 to 2147483648", whole, minInodes, maxInodes)
+	l.LogBytes = r.quantity(f["logs"], "a size like 30Mi", "192Ki to 1Ti", bytesOf, minLogs, maxLogs)
+	l.Connections = r.quantity(f["connections"], "a number like 512", "1 to 1536", whole, minConns, maxConns)
 	if s, ok := r.text(f["stopGrace"], "a time like 10s"); ok {
 		d, err := time.ParseDuration(s)
 		if err != nil || d < 0 || d > maxGrace {

@@ -57,6 +57,10 @@ func rendered(m *Manifest) []byte {
 		put("pids", strconv.FormatInt(a.Limits.PIDs, 10), a.Limits.PIDs > 0)
 		put("noFile", strconv.FormatUint(a.Limits.NoFile, 10), a.Limits.NoFile > 0)
 		put("core", strconv.FormatUint(a.Limits.CoreBytes, 10), a.Limits.CoreBytes > 0)
+		put("disk", strconv.FormatInt(a.Limits.DiskBytes, 10), a.Limits.DiskBytes > 0)
+		put("inodes", strconv.FormatInt(a.Limits.Inodes, 10), a.Limits.Inodes > 0)
+		put("logs", strconv.FormatInt(a.Limits.LogBytes, 10), a.Limits.LogBytes > 0)
+		put("connections", strconv.FormatInt(a.Limits.Connections, 10), a.Limits.Connections > 0)
 		put("stopGrace", a.Limits.StopGrace.String(), a.Limits.StopGrace > 0)
 		set("limits", l, len(l) > 0)
 		agents[a.Name] = o

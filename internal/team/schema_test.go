@@ -50,6 +50,10 @@ type (
 		PIDs      int      `json:"pids,omitempty" jsonschema:"minimum=8,maximum=32768"`
 		NoFile    int      `json:"noFile,omitempty" jsonschema:"minimum=64,maximum=1048576"`
 		Core      quantity `json:"core,omitempty" jsonschema:"description=Bytes of a core file; 0 means none"`
+		Disk      quantity `json:"disk,omitempty" jsonschema:"description=Bytes of the file system that HOME and workspace lie on; reserved on the host; 1Gi by default"`
+		Inodes    int      `json:"inodes,omitempty" jsonschema:"minimum=64,maximum=2147483648,description=Files and folders on it; one for 8Ki of disk by default"`
+		Logs      quantity `json:"logs,omitempty" jsonschema:"description=Bytes of what the agent printed: all files together; 30Mi by default"`
+		Conns     int      `json:"connections,omitempty" jsonschema:"minimum=1,maximum=1536,description=Connections open at a time; 512 by default"`
 		StopGrace string   `json:"stopGrace,omitempty" jsonschema:"description=A time like 10s"`
 	}
 	docMount struct {

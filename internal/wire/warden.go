@@ -189,6 +189,17 @@ type AgentStatus struct {
 	Layers     []LayerStatus     `json:"layers"`
 	Restarts   int               `json:"restarts"`
 	Grants     []Grant           `json:"grants,omitempty"` // temporary destinations
+	Disks      []DiskStatus      `json:"disks,omitempty"`  // those that are mounted
+}
+
+// DiskStatus is one file system of an agent, as statfs(2) has it: what it holds
+// is a little less than the manifest's limits.disk, which includes its tables.
+type DiskStatus struct {
+	Name       string `json:"name"` // of the container that writes to it
+	Bytes      int64  `json:"bytes"`
+	UsedBytes  int64  `json:"usedBytes"`
+	Inodes     int64  `json:"inodes"`
+	UsedInodes int64  `json:"usedInodes"`
 }
 
 // ContainerStatus is one container.

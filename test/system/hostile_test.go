@@ -165,19 +165,24 @@ func TestAStoppedProbeHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-// Only root's own room, not the file system's, may decide whether an agent
-// that filled the disk can be ended: a tmpfs keeps none.
-func TestAnAgentThatFillsTheDiskIsEndedAndPurged(t *testing.T) {
+// Only root's own room, not the file system's, may decide whether agents can be
+// ended on a host whose disk somebody filled: a tmpfs keeps none.
+func TestAgentsOnAHostWithAFullDiskAreEndedAndPurged(t *testing.T) {
 	bin := buildHostile(t)
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
 		c := hostileHost(t, bin)
-		stage.Sh(t, "mount -t tmpfs -o size=200m,mode=0755 tmpfs /var/lib/bulkhead")
+		stage.Sh(t, "mount -t tmpfs -o size=400m,mode=0755 tmpfs /var/lib/bulkhead")
 		before := stage.Picture(t)
 		c.Run(t, "up")
 		if out := c.Run(t, "exec", "writer", "--", "hostile", "fill", "/workspace/big"); out != "full\n" {
 			t.Errorf("fill says %q", out)
 		}
+		stage.Sh(t, bin+"/hostile fill /var/lib/bulkhead/ballast")
 		running(t, c)
+		// What an agent may write was reserved for it.
+		if r := c.Try(t, "exec", "reviewer", "--", "dd", "if=/dev/zero", "of=/workspace/data", "bs=1M", "count=20", "conv=fsync"); r.Exit != 0 {
+			t.Errorf("on a full host an agent cannot write what is reserved for it: %s", r)
+		}
 		kill9(t, wardens(t)...) // its successor starts on a full disk
 		c.Try(t, "up")
 		c.Run(t, "stop", "writer")
@@ -197,6 +202,7 @@ func TestAnAgentThatFillsTheDiskIsEndedAndPurged(t *testing.T) {
 		if left := stage.Sh(t, "ls /var/lib/bulkhead/teams 2>/dev/null || true"); left != "" {
 			t.Errorf("purge left %s", left)
 		}
+		stage.Sh(t, "rm /var/lib/bulkhead/ballast")
 		c.Run(t, "up")
 		running(t, c)
 		c.Run(t, "down", "--purge")

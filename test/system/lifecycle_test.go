@@ -19,7 +19,7 @@ import (
 const pair = `apiVersion: bulkhead/v1
 team: pair
 defaults:
-  limits: {memory: 256Mi, cpu: 1, pids: 64}
+  limits: {memory: 256Mi, cpu: 1, pids: 64, disk: 32Mi}
 agents:
   writer:
     role: writes
@@ -170,8 +170,10 @@ func TestATeamComesUpWorksAndLeavesNothing(t *testing.T) {
 		for _, d := range stage.Differ(before, stage.Picture(t)) {
 			t.Error(d)
 		}
-		if _, err := os.Stat("/var/lib/bulkhead/teams/pair/agents/writer/workspace"); err != nil {
-			t.Errorf("down without --purge lost data: %v", err)
+		for _, name := range []string{"runtime.img", "gateway.img"} {
+			if _, err := os.Stat("/var/lib/bulkhead/teams/pair/agents/writer/" + name); err != nil {
+				t.Errorf("down without --purge lost data: %v", err)
+			}
 		}
 	})
 }

@@ -47,7 +47,7 @@ type Process struct {
 	pidfd  *os.File
 	start  uint64
 	group  *cgroup.Group
-	mounts *os.File // its mount namespace, held until Cleanup; may be nil
+	held   []*os.File // namespaces that are slow to take apart, until Cleanup
 	report Report
 	done   chan struct{} // closed when exit is set
 	exit   Exit
@@ -101,9 +101,9 @@ func (p *Process) Kill() error {
 func (p *Process) Cleanup() error {
 	<-p.done
 	var err error
-	if p.mounts != nil {
-		if err = p.mounts.Close(); errors.Is(err, os.ErrClosed) {
-			err = nil // Close cleans up as well
+	for _, f := range p.held {
+		if e := f.Close(); !errors.Is(e, os.ErrClosed) { // Close cleans up as well
+			err = errors.Join(err, e)
 		}
 	}
 	if p.group == nil {

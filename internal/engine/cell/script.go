@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -22,11 +23,9 @@ import (
 // Landlock rule set. All others of the starter's are closed first: a child that
 // waits for its command must hold no end of anybody's pipe.
 type script struct {
-	child *forked.Script
-	room  *forked.Room
-	rules confine.Rules
-	// in is where a child that waits takes its command from.
-	in     *inbox
+	child  *forked.Script
+	room   *forked.Room
+	rules  confine.Rules
 	report Report
 }
 
@@ -44,13 +43,16 @@ func (s *script) close() {
 type inbox struct {
 	head unix.Msghdr
 	vec  unix.Iovec
-	b    byte
+	size forked.Var // of the command that follows
 	oob  struct {
 		head unix.Cmsghdr
 		fds  [3]forked.Var
 		_    int32 // up to CMSG_SPACE
 	}
 }
+
+// sizeBytes is what tells the size of a command: an int32.
+const sizeBytes = 4
 
 // goOn is what the starter writes when the child's ids are mapped.
 const goOn = 'g'
@@ -102,22 +104,26 @@ func (l *launch) write(status int) (_ *script, err error) {
 		return nil, err
 	}
 	s.child.Mark(status)
+	end := s.child
 	if l.wait {
-		s.writeReceive(status)
-		s.child.Mark(status)
+		if end, err = forked.NewRest(); err != nil {
+			return nil, err
+		}
+		s.child.Then(end)
+		s.writeReceive(end, status)
 	}
 	// As the container's own user: what it may not enter it shall not get.
-	s.child.Exec(s.room)
+	end.Exec(s.room)
 	return s, nil
 }
 
-// writeReceive adds the wait for the command: one byte with stdin, stdout and
-// stderr, then the room's content up to the end. When the starter goes away
-// instead, the child ends.
-func (s *script) writeReceive(status int) {
-	in := &inbox{}
-	in.vec.Base = &in.b
-	in.vec.SetLen(1)
+// writeReceive adds to end the wait for the command: its size in bytes, which
+// comes with stdin, stdout and stderr, then the room's content. When the starter
+// goes away before all has come, the child ends.
+func (s *script) writeReceive(end *forked.Script, status int) {
+	in := forked.Place[inbox](end)
+	in.vec.Base = (*byte)(unsafe.Pointer(&in.size)) // #nosec G103 -- the call's own form
+	in.vec.SetLen(sizeBytes)
 	in.head.Iov = &in.vec
 	in.head.SetIovlen(1)
 	in.head.Control = (*byte)(unsafe.Pointer(&in.oob)) // #nosec G103 -- the call's own form
@@ -125,11 +131,10 @@ func (s *script) writeReceive(status int) {
 	for i := range in.oob.fds {
 		in.oob.fds[i].Set(-1) // what did not come cannot be duplicated
 	}
-	s.in = in
-	s.child.Call("wait for the command", unix.SYS_RECVMSG, status, unsafe.Pointer(&in.head), unix.MSG_CMSG_CLOEXEC, forked.AtLeast(1)) // #nosec G103 -- the call's own form
-	s.child.Call("read the command", unix.SYS_RECVFROM, status, s.room.Address(), forked.RoomSize, unix.MSG_WAITALL, 0, 0, forked.AtLeast(1))
+	end.Call("wait for the command", unix.SYS_RECVMSG, status, unsafe.Pointer(&in.head), unix.MSG_CMSG_CLOEXEC, forked.AtLeast(sizeBytes)) // #nosec G103 -- the call's own form
+	end.Call("read the command", unix.SYS_RECVFROM, status, s.room.Address(), &in.size, unix.MSG_WAITALL, 0, 0, forked.AtLeastVar(&in.size))
 	for i := range in.oob.fds {
-		s.child.Call(fmt.Sprintf("take descriptor %d", i), unix.SYS_DUP3, &in.oob.fds[i], i, 0)
+		end.Call(fmt.Sprintf("take descriptor %d", i), unix.SYS_DUP3, &in.oob.fds[i], i, 0)
 	}
 }
 
@@ -285,13 +290,12 @@ func (l *launch) order(c Command) error {
 	for _, f := range []*os.File{c.Stdin, c.Stdout, c.Stderr} {
 		fds = append(fds, int(f.Fd())) // #nosec G115 -- a descriptor; containers get blocking ones
 	}
-	err = unix.Sendmsg(l.statusFD, []byte{goOn}, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
+	// All at once, if it fits: each message would wake the child.
+	raw = append(binary.NativeEndian.AppendUint32(make([]byte, 0, sizeBytes+len(raw)), uint32(len(raw))), raw...) // #nosec G115 -- at most forked.RoomSize
+	n, err := unix.SendmsgN(l.statusFD, raw, unix.UnixRights(fds...), nil, unix.MSG_NOSIGNAL)
 	runtime.KeepAlive(c)
-	if err == nil {
-		_, err = l.status.Write(raw)
-	}
-	if err == nil {
-		err = unix.Shutdown(l.statusFD, unix.SHUT_WR)
+	if err == nil && n < len(raw) {
+		_, err = l.status.Write(raw[n:])
 	}
 	if err != nil {
 		return fmt.Errorf("send the command: %w", err)

@@ -333,9 +333,13 @@ func (l *launch) watch(proc *os.Process, pidfd int, report Report) (*Process, er
 		return nil, errors.Join(err, p.pidfd.Close())
 	}
 	p.start = start
-	// Its end need not wait until the kernel has taken its mounts apart. When it
-	// has ended already there is nothing to hold.
-	p.mounts, _ = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", proc.Pid))
+	// Its end need not wait, nor share the processors with, the kernel's taking
+	// these apart. When it has ended already there is nothing to hold.
+	for _, ns := range []string{"mnt", "net", "ipc"} {
+		if f, err := os.Open(fmt.Sprintf("/proc/%d/ns/%s", proc.Pid, ns)); err == nil {
+			p.held = append(p.held, f)
+		}
+	}
 	go p.reap(proc, l.oom) // ends with the process; Wait and Close wait for it
 	return p, nil
 }

@@ -32,7 +32,7 @@ type Container struct {
 	Report  cell.Report `json:"report"`
 	Start   uint64      `json:"start"` // start time, field 22 of /proc/PID/stat
 	Exit    *cell.Exit  `json:"exit,omitempty"`
-	HostPID int         `json:"-"` // in the client's own PID namespace, from the pidfd; 0 when exited
+	HostPID int         `json:"-"` // in the client's own PID namespace, from the pidfd; 0 when exited, and from Run: see HostPIDOf
 	PIDFD   *os.File    `json:"-"` // of the first process; nil when exited. The caller closes it.
 }
 
@@ -186,7 +186,7 @@ func (c *Client) ask(ctx context.Context, conn *wire.Conn, verb string, body any
 	}
 }
 
-// container decodes a Container and its pidfd.
+// decodeContainer decodes a Container and its pidfd.
 func decodeContainer(m wire.Message, files []*os.File) (Container, error) {
 	var out Container
 	if err := json.Unmarshal(m.Body, &out); err != nil {
@@ -198,17 +198,24 @@ func decodeContainer(m wire.Message, files []*os.File) (Container, error) {
 	}
 	closeAll(files[1:])
 	out.PIDFD = files[0]
-	pid, err := pidOf(files[0])
-	if err != nil {
-		return Container{}, errors.Join(err, files[0].Close())
-	}
-	out.HostPID = pid
 	return out, nil
 }
 
-// pidOf reads which process a pidfd refers to, in the reader's own PID
+// locate is decodeContainer with HostPID.
+func locate(m wire.Message, files []*os.File) (Container, error) {
+	out, err := decodeContainer(m, files)
+	if err != nil || out.PIDFD == nil {
+		return out, err
+	}
+	if out.HostPID, err = HostPIDOf(out.PIDFD); err != nil {
+		return Container{}, errors.Join(err, out.PIDFD.Close())
+	}
+	return out, nil
+}
+
+// HostPIDOf reads which process a pidfd refers to, in the reader's own PID
 // namespace (proc_pid_fdinfo(5)). It is 0 when that process was reaped.
-func pidOf(f *os.File) (int, error) {
+func HostPIDOf(f *os.File) (int, error) {
 	raw, err := os.ReadFile("/proc/self/fdinfo/" + strconv.Itoa(int(f.Fd()))) // #nosec G304 -- procfs
 	if err != nil {
 		return 0, fmt.Errorf("launcher: pidfd: %w", err)
@@ -231,7 +238,7 @@ func pidOf(f *os.File) (int, error) {
 func (c *Client) Launch(ctx context.Context, r LaunchRequest, files ...*os.File) (Container, error) {
 	var out Container
 	err := c.call(ctx, verbLaunch, r, files, func(m wire.Message, got []*os.File) (more bool, err error) {
-		out, err = decodeContainer(m, got)
+		out, err = locate(m, got)
 		return false, err
 	})
 	return out, err
@@ -300,7 +307,7 @@ func (c *Client) List(ctx context.Context) ([]Container, error) {
 			closeAll(got)
 			return false, nil
 		}
-		one, err := decodeContainer(m, got)
+		one, err := locate(m, got)
 		out = append(out, one)
 		return true, err
 	})

@@ -92,7 +92,7 @@ func (cs *containers) start(ctx context.Context, c *container, r LaunchRequest, 
 		opt.Stdin, opt.Stdout, opt.Stderr = files[0], files[1], files[2]
 		files = files[3:]
 	} else {
-		ends, wait, err := cs.openOutput(r.Spec.Name)
+		ends, wait, err := cs.openOutput(r.Spec.Name, r.LogBytes)
 		if err != nil {
 			return nil, err
 		}
@@ -167,8 +167,8 @@ const drainTime = time.Second
 
 // openOutput makes the pipes whose write ends the container gets, and copies
 // what comes out to its log until they close.
-func (cs *containers) openOutput(name string) (ends [2]*os.File, wait func() error, err error) {
-	log, err := openLog(filepath.Join(cs.cfg.Place.Logs(), name+".log"), logSize)
+func (cs *containers) openOutput(name string, most int64) (ends [2]*os.File, wait func() error, err error) {
+	log, err := openLog(filepath.Join(cs.cfg.Place.Logs(), name+".log"), most)
 	if err != nil {
 		return ends, nil, err
 	}

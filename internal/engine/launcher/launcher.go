@@ -87,7 +87,10 @@ func Main() int {
 		fmt.Fprintln(os.Stderr, "bulkhead launcher:", err)
 		return 1
 	}
-	if err := s.serve(); err != nil {
+	// Not here: a goroutine that is bound to a thread is woken through another.
+	served := make(chan error)
+	go func() { served <- s.serve() }()
+	if err := <-served; err != nil {
 		fmt.Fprintln(os.Stderr, "bulkhead launcher:", err)
 		return 1
 	}

@@ -5,22 +5,26 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Sizes of logs.
 const (
-	logSize  = 10 << 20 // bytes per file
+	logSize  = 30 << 20 // bytes of all files together, unless the launch says otherwise
 	logFiles = 3        // the current one, .1 and .2
 	logPart  = 16 << 10 // bytes of one line; a longer one comes in parts
 )
 
-// logFile is a rotated log. Several streams may write to it.
+// logFile is a rotated log. Several streams may write to it. Its folder is held
+// open from the start on: whatever becomes of the path, the log stays there.
 type logFile struct {
-	path string
+	dir  *os.File
+	name string
 	size int64 // of one file
 	mu   sync.Mutex
 	f    *os.File
@@ -52,19 +56,30 @@ func (p *pace) take(now time.Time, n int) time.Duration {
 	return time.Duration((p.spent - logBurst) / logRate * float64(time.Second))
 }
 
-func openLog(path string, size int64) (*logFile, error) {
-	l := &logFile{path: path, size: size}
+// openLog opens the log at path, whose files together hold at most total bytes;
+// zero takes [logSize].
+func openLog(path string, total int64) (*logFile, error) {
+	if total <= 0 {
+		total = logSize
+	}
+	// #nosec G304 -- root's own log folder
+	dir, err := os.OpenFile(filepath.Dir(path), os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("launcher: log: %w", err)
+	}
+	l := &logFile{dir: dir, name: filepath.Base(path), size: total / logFiles}
 	if err := l.open(); err != nil {
-		return nil, err
+		return nil, errors.Join(err, dir.Close())
 	}
 	return l, nil
 }
 
 func (l *logFile) open() error {
-	f, err := os.OpenFile(l.path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600) // #nosec G304 -- root's own log folder
+	fd, err := unix.Openat(int(l.dir.Fd()), l.name, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600) // #nosec G115 -- a descriptor
 	if err != nil {
-		return fmt.Errorf("launcher: log: %w", err)
+		return fmt.Errorf("launcher: log: open %s: %w", l.name, err)
 	}
+	f := os.NewFile(uintptr(fd), l.name) // #nosec G115 -- a descriptor
 	st, err := f.Stat()
 	if err != nil {
 		return errors.Join(fmt.Errorf("launcher: log: %w", err), f.Close())
@@ -77,7 +92,7 @@ func (l *logFile) open() error {
 func (l *logFile) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.f.Close()
+	return errors.Join(l.f.Close(), l.dir.Close())
 }
 
 // line writes one entry, and says how long to wait before the next one.
@@ -105,12 +120,13 @@ func (l *logFile) line(at time.Time, stream string, full bool, text []byte) (tim
 }
 
 func (l *logFile) rotate() error {
+	dir := int(l.dir.Fd()) // #nosec G115 -- a descriptor
 	for i := logFiles - 1; i > 0; i-- {
-		from := l.path
+		from := l.name
 		if i > 1 {
-			from = fmt.Sprintf("%s.%d", l.path, i-1)
+			from = fmt.Sprintf("%s.%d", l.name, i-1)
 		}
-		if err := os.Rename(from, fmt.Sprintf("%s.%d", l.path, i)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := unix.Renameat(dir, from, dir, fmt.Sprintf("%s.%d", l.name, i)); err != nil && !errors.Is(err, unix.ENOENT) {
 			return fmt.Errorf("launcher: rotate the log: %w", err)
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 func TestLogRotatesAndKeepsThreeFiles(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "c.log")
-	l, err := openLog(path, 1000)
+	l, err := openLog(path, 3000)
 	if err != nil {
 		t.Fatal(err)
 	}

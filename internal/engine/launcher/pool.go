@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"runtime/debug"
+	"runtime"
 	"sync"
 	"time"
 
@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/forked"
 	"bulkhead/internal/reap"
 )
 
@@ -236,6 +237,7 @@ func (p *pool) missing() (cell.Depth, bool) {
 
 // fill makes what is missing, one by one; refills that meet share the work.
 func (p *pool) fill(s engine.Spec, k *kind) {
+	defer readyMemory()
 	for {
 		p.mu.Lock()
 		depth, more := p.missing()
@@ -268,6 +270,15 @@ func (p *pool) fill(s engine.Spec, k *kind) {
 	}
 }
 
+// readyMemory does now, when nobody waits, what would slow the next run down:
+// it collects garbage, and takes the faults that each fork leaves behind.
+func readyMemory() {
+	runtime.GC()
+	if err := forked.OwnMemory(); err != nil {
+		fmt.Fprintln(os.Stderr, "bulkhead launcher:", err)
+	}
+}
+
 func (p *pool) make(s engine.Spec, depth cell.Depth, n int) (*readyCell, error) {
 	s.Name = fmt.Sprintf("ready-%d", n)
 	s.Cgroup = filepath.Join(p.cfg.Place.Team, p.cfg.Place.Name, s.Name)
@@ -278,9 +289,6 @@ func (p *pool) make(s engine.Spec, depth cell.Depth, n int) (*readyCell, error) 
 		r.cell = c
 		return r, err
 	}
-	// The prepared child copies this process's memory and gives it back at its
-	// exec, which somebody waits for then: less is quicker.
-	debug.FreeOSMemory()
 	err := p.orphans.Spawn(func() (int, error) {
 		c, err := cell.Prepare(s, opt, depth)
 		if err != nil {

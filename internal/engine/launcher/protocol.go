@@ -46,6 +46,9 @@ type LaunchRequest struct {
 	// and stderr. Otherwise stdin is /dev/null and the launcher writes the
 	// output to layout.Agent.Logs()/<name>.log.
 	Stdio bool `json:"stdio,omitempty"`
+	// LogBytes is how much that log may hold, its older files included; zero is
+	// the launcher's default.
+	LogBytes int64 `json:"logBytes,omitempty"`
 	// Fresh starts a new process even when a prepared one waits: for those who
 	// measure. A prepared cgroup and mount namespace may still be used.
 	Fresh bool `json:"fresh,omitempty"`

@@ -65,7 +65,7 @@ type source struct {
 func sources(cfg *Config) []source {
 	const guarded = unix.MS_NOSUID | unix.MS_NODEV
 	out := []source{
-		{cfg.Place.State, guarded, false},
+		{cfg.Place.State, guarded, true},
 		{cfg.Place.Run, guarded, true},
 		{cfg.Host.Images(), guarded | unix.MS_RDONLY, true},
 		{cfg.Programs, guarded | unix.MS_RDONLY, true},

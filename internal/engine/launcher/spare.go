@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -19,10 +20,11 @@ const spareConns = 2
 type spares struct {
 	dial func(context.Context) (*wire.Conn, error)
 
-	mu     sync.Mutex
-	idle   []*wire.Conn
-	closed bool
-	wg     sync.WaitGroup // refills
+	mu      sync.Mutex
+	idle    []*wire.Conn
+	closed  bool
+	closing chan struct{}  // closed with the spares; nil before the first refill
+	wg      sync.WaitGroup // refills
 }
 
 // take gives a connection that is still open, or nil.
@@ -57,7 +59,10 @@ func silent(conn *wire.Conn) bool {
 	return err == nil && errors.Is(got, unix.EAGAIN)
 }
 
-// refill makes one more in the background. A launcher that does not answer is
+// refillDelay lets the run that took a connection be answered first.
+const refillDelay = 5 * time.Millisecond
+
+// refill makes one more in the background, a moment later. A launcher that does not answer is
 // for the next run to report.
 func (s *spares) refill() {
 	s.mu.Lock()
@@ -65,7 +70,18 @@ func (s *spares) refill() {
 	if s.closed || len(s.idle) >= spareConns {
 		return
 	}
+	if s.closing == nil {
+		s.closing = make(chan struct{})
+	}
+	closing := s.closing
 	s.wg.Go(func() {
+		t := time.NewTimer(refillDelay)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-closing:
+			return
+		}
 		conn, err := s.dial(context.Background()) // the greeting has a deadline of its own
 		if err != nil {
 			return
@@ -83,6 +99,9 @@ func (s *spares) refill() {
 // close closes every connection and waits for those in the making.
 func (s *spares) close() {
 	s.mu.Lock()
+	if s.closing != nil && !s.closed {
+		close(s.closing)
+	}
 	s.closed = true
 	for _, conn := range s.idle {
 		_ = conn.Close()

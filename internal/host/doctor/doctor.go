@@ -91,7 +91,7 @@ type Report struct {
 
 // Checks are all checks in the order in which they are shown.
 func Checks() []Check {
-	return slices.Concat(hostChecks(), accountChecks(), podChecks(), cgroupChecks(), podmanChecks(), egressChecks(), wardenChecks())
+	return slices.Concat(hostChecks(), accountChecks(), quotaChecks(), podChecks(), cgroupChecks(), podmanChecks(), egressChecks(), wardenChecks())
 }
 
 // Features are the checks that decide whether agents can be started.

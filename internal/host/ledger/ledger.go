@@ -42,6 +42,7 @@ const (
 	Process  Kind = "process"  // a launcher, dialer or resolver; Name is its cgroup
 	Cgroup   Kind = "cgroup"   // below our root cgroup
 	Table    Kind = "table"    // nftables table
+	Mount    Kind = "mount"    // below the data-dir: an agent's disk
 	RunDir   Kind = "run-dir"  // below /run/bulkhead
 	Account  Kind = "account"  // Linux account and its subordinate range
 	StateDir Kind = "data-dir" // below /var/lib/bulkhead: kept by down, removed by down --purge

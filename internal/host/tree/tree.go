@@ -187,3 +187,7 @@ func MakeAll(entries ...Entry) error {
 	}
 	return nil
 }
+
+// FD is the folder's descriptor, for calls that act on what lies in it. It is
+// good until Close.
+func (d *Dir) FD() int { return int(d.f.Fd()) } // #nosec G115 -- a descriptor

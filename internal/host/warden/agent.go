@@ -58,9 +58,8 @@ func (a *agentRun) digest() string {
 	return hex.EncodeToString(sum[:])
 }
 
-// folders makes the agent's folders, each leaf with its owner. Data that was
-// kept from an account with other ids is given to the new ones.
-func (a *agentRun) folders() error {
+// stateFolder makes the folder of the agent's state and says so first.
+func (a *agentRun) stateFolder() error {
 	if err := a.w.ledger.Announce(
 		ledger.Thing{Kind: ledger.StateDir, Name: a.Place.State, Team: a.Place.Team, Agent: a.Place.Name},
 		ledger.Thing{Kind: ledger.RunDir, Name: a.Place.Run, Team: a.Place.Team, Agent: a.Place.Name},
@@ -73,10 +72,38 @@ func (a *agentRun) folders() error {
 			return err
 		}
 	}
-	rt, gw := a.IDs.Runtime(), a.IDs.Gateway()
-	if err := tree.MakeAll(tree.Entry{Path: a.Place.State, Mode: 0o711}); err != nil {
+	return tree.MakeAll(tree.Entry{Path: a.Place.State, Mode: 0o711})
+}
+
+// folders makes the agent's disks and folders, each leaf with its owner. Data
+// that was kept from an account with other ids is given to the new ones.
+func (a *agentRun) folders() error {
+	if err := a.stateFolder(); err != nil {
 		return err
 	}
+	if err := a.ensureDisks(a.w.ctx); err != nil {
+		return err
+	}
+	if err := a.leaves(); err != nil {
+		return err
+	}
+	if err := tree.MakeAll(
+		tree.Entry{Path: a.Place.Logs(), Mode: 0o700},
+		tree.Entry{Path: a.Place.Run, Mode: 0o711},
+		tree.Entry{Path: a.Place.Control(), Mode: 0o700},
+		tree.Entry{Path: a.Place.GatewayDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.DialerDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.PinDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.Conf(), Mode: 0o755},
+	); err != nil {
+		return err
+	}
+	return a.writeConf()
+}
+
+// leaves makes what belongs to the agent's ids.
+func (a *agentRun) leaves() error {
+	rt, gw := a.IDs.Runtime(), a.IDs.Gateway()
 	for _, leaf := range []struct {
 		path string
 		id   uint32
@@ -99,17 +126,11 @@ func (a *agentRun) folders() error {
 			return err
 		}
 	}
-	if err := tree.MakeAll(
-		tree.Entry{Path: a.Place.Logs(), Mode: 0o700},
-		tree.Entry{Path: a.Place.Run, Mode: 0o711},
-		tree.Entry{Path: a.Place.Control(), Mode: 0o700},
-		tree.Entry{Path: a.Place.GatewayDir(), Mode: 0o711},
-		tree.Entry{Path: a.Place.DialerDir(), Mode: 0o711},
-		tree.Entry{Path: a.Place.PinDir(), Mode: 0o711},
-		tree.Entry{Path: a.Place.Conf(), Mode: 0o755},
-	); err != nil {
-		return err
-	}
+	return nil
+}
+
+// writeConf writes what root tells the agent's containers by files.
+func (a *agentRun) writeConf() error {
 	files := confFiles(&a.Agent)
 	if a.Want.Engine == string(engine.Podman) {
 		more, err := podman.Files()
@@ -148,6 +169,9 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 	if a.run.Digest != a.digest() || a.run.Token == "" {
 		// What runs, if anything, was made from another manifest.
 		if err := a.takeDown(ctx); err != nil {
+			return err
+		}
+		if err := a.refit(ctx); err != nil {
 			return err
 		}
 		a.run = runState{Version: stateVersion, Digest: a.digest(), Build: a.w.build, Token: rand.Text()}

@@ -72,16 +72,23 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	if err := roomOn(w.host.State); err != nil {
 		faults = append(faults, err.Error())
 	}
-	if len(faults) > 0 {
-		return nil, &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
-	}
+	var refused *fault
 	lost, reasons := missing(ctx, doctor.Here(), doctor.Features(), req.AcceptMissing)
 	if len(reasons) > 0 {
 		lines := make([]string, len(reasons))
 		for i, reason := range reasons {
 			lines[i] = reason.Error()
 		}
-		return nil, &fault{wire.Failure{Message: strings.Join(lines, "\n"), Exit: wire.ExitMissing}}
+		refused = &fault{wire.Failure{Message: strings.Join(lines, "\n"), Exit: wire.ExitMissing}}
+	}
+	if refused == nil {
+		faults = append(faults, w.checkDisks(m, lost)...)
+	}
+	if len(faults) > 0 {
+		return nil, &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
+	}
+	if refused != nil {
+		return nil, refused
 	}
 	r.lost = lost
 	return r, nil
@@ -166,11 +173,10 @@ func checkSources(a *team.Agent) []string {
 const minRoom = 64 << 20
 
 func roomOn(path string) error {
-	var st unix.Statfs_t
-	if err := unix.Statfs(path, &st); err != nil {
-		return fmt.Errorf("%s: %w", path, err)
+	free, err := freeOn(path)
+	if err != nil {
+		return err
 	}
-	free := st.Bavail * uint64(st.Bsize) // #nosec G115 -- a block size is positive
 	if free < minRoom {
 		return fmt.Errorf("the file system of %s has %d MiB free, Bulkhead needs %d to start: free some space", path, free>>20, minRoom>>20)
 	}
@@ -227,6 +233,7 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 	if _, err := w.ensureSystem(ctx); err != nil {
 		return err
 	}
+	w.mountDisks(ctx, next)
 	for _, want := range next.manifest.Agents {
 		a, err := w.admit(ctx, next, want)
 		if err != nil {

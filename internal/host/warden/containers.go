@@ -80,7 +80,7 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
-	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, Shim: &engine.ShimConfig{
+	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, LogBytes: a.Want.Limits.WithDefaults().LogBytes, Shim: &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
 		Ports:     a.Want.Ports,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,

@@ -63,7 +63,11 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, fmt.Errorf("warden: %w", err)
 	}
 	defer func() { _ = lf.Close() }()
-	cf, err := sealed("dialer-config", dialer.Config{Gateway: a.IDs.Gateway(), PinSocket: insidePin + "/pin.sock"})
+	connections := a.Want.Limits.WithDefaults().Connections
+	cf, err := sealed("dialer-config", dialer.Config{
+		Gateway: a.IDs.Gateway(), PinSocket: insidePin + "/pin.sock",
+		Connections: int(connections), PerSecond: perSecond(connections),
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -86,6 +90,10 @@ func (a *agentRun) startDialer() (*process, error) {
 	d := started(p)
 	return d, writeJSON(filepath.Join(a.Place.Run, "dialer.json"), d.identity)
 }
+
+// perSecond is how many connections an agent may make in a second for long when
+// so many may be open at a time.
+func perSecond(connections int64) int { return int(max(1, connections/4)) }
 
 func gatewayConfig(a *host.Agent, token string) gatewayconfig.Config {
 	return gatewayconfig.Config{

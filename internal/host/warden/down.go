@@ -72,6 +72,9 @@ func (w *Warden) purgeKept(team string) (gone []string, err error) {
 		if place.State != th.Name {
 			return gone, fmt.Errorf("warden: the ledger says that the data of %s/%s lies in %s, not in %s: remove it by hand", th.Team, th.Agent, th.Name, place.State)
 		}
+		if err := w.unmountDisks(place); err != nil {
+			return gone, err
+		}
 		if err := tree.Remove(place.State); err != nil {
 			return gone, err
 		}

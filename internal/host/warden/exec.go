@@ -172,7 +172,7 @@ func (c *call) obeyRun(client *launcher.Client, made launcher.Container, over <-
 		if m.Verb != wire.VerbSignal || json.Unmarshal(m.Body, &sig) != nil || made.PIDFD == nil {
 			continue
 		}
-		if ends(made.HostPID, sig.Number) {
+		if pid, err := launcher.HostPIDOf(made.PIDFD); err != nil || ends(pid, sig.Number) {
 			_, _ = client.Kill(c.ctx, made.Name)
 			continue
 		}
@@ -249,21 +249,41 @@ func (c *call) logs() error {
 		return badInput(fmt.Sprintf("agent %s has no log of %q", req.Agent, name), "the logs are runtime, gateway and dialer")
 	}
 	base := filepath.Join(a.Place.Logs(), name+".log")
-	var files []*os.File
-	for _, path := range []string{base + ".2", base + ".1", base} {
-		f, err := os.Open(path) // #nosec G304 -- one of three names below root's folder
-		if errors.Is(err, os.ErrNotExist) {
-			continue
-		}
-		if err != nil {
-			closeFiles(files)
-			return fmt.Errorf("warden: %w", err)
-		}
-		files = append(files, f)
+	files, err := logFiles(base)
+	if err != nil {
+		return err
 	}
 	defer closeFiles(files)
 	return c.conn.Send(c.id, wire.VerbResult, struct {
 		SchemaVersion int `json:"schemaVersion"`
 		Files         int `json:"files"`
 	}{1, len(files)}, files...)
+}
+
+// logFiles opens a log's files, oldest first. They are opened newest first, so
+// that a rotation meanwhile shows one of them twice and leaves none out.
+func logFiles(base string) (files []*os.File, err error) {
+	for _, path := range []string{base, base + ".1", base + ".2"} {
+		f, err := os.Open(path) // #nosec G304 -- one of three names below root's folder
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			closeFiles(files)
+			return nil, fmt.Errorf("warden: %w", err)
+		}
+		if slices.ContainsFunc(files, func(o *os.File) bool { return sameFile(o, f) }) {
+			_ = f.Close()
+			continue
+		}
+		files = append(files, f)
+	}
+	slices.Reverse(files)
+	return files, nil
+}
+
+func sameFile(a, b *os.File) bool {
+	x, err1 := a.Stat()
+	y, err2 := b.Stat()
+	return err1 == nil && err2 == nil && os.SameFile(x, y)
 }

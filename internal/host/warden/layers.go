@@ -13,10 +13,10 @@ import (
 )
 
 // layers are this build's layers in the order in which they are applied: ids
-// first, then the rules for these ids, then processes. They are removed in the
+// first, then what they may write to, then the rules for these ids, then processes. They are removed in the
 // opposite order.
 func (w *Warden) layers() []host.Layer {
-	return []host.Layer{accountLayer{w}, egressLayer{w}, podLayer{w}}
+	return []host.Layer{accountLayer{w}, quotaLayer{w}, egressLayer{w}, podLayer{w}}
 }
 
 // runOf finds the owner of an agent.

@@ -93,6 +93,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
 	}
 	s.Grants = a.grants.open(time.Now())
+	s.Disks = a.diskStatus()
 	all := true
 	some := false
 	for _, c := range a.containers(ctx) {

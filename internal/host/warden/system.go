@@ -256,9 +256,19 @@ func parseNameServers(conf string) []netip.Addr {
 	return out
 }
 
+// keptLog is how much of an older log a new process goes on in. What a process
+// may add is bounded by its profile (RLIMIT_FSIZE), since nobody rotates a log
+// under its writer.
+const keptLog = 1 << 20
+
 // openLog opens a log of root's own. Its writer cannot truncate what stands
 // there by opening it again: it only has this descriptor.
 func openLog(path string) (*os.File, error) {
+	if st, err := os.Lstat(path); err == nil && st.Size() > keptLog {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, fmt.Errorf("warden: %w", err)
+		}
+	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600) // #nosec G304 -- layout
 	if err != nil {
 		return nil, fmt.Errorf("warden: %w", err)

@@ -187,6 +187,9 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 		return nil, nil, err
 	}
 	gone = append(gone, "cgroup "+cg)
+	if err := w.unmountDisks(place); err != nil {
+		return gone, nil, err
+	}
 	if err := (accountLayer{w}).Remove(ctx, &host.Agent{Place: place}); err != nil {
 		return gone, nil, err
 	}

@@ -76,6 +76,7 @@ type Warden struct {
 	cgroups  *cgroup.Tree
 	refused  *refusals
 	events   *events
+	disks    diskLocks
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
 	groupRoot string

@@ -172,7 +172,7 @@ func Start(t testing.TB, a *team.Agent) *Stack {
 	s.StartPins(a)
 	t.Cleanup(func() { _ = s.Pins.Close() })
 	dl, dpath := s.listen("dialer.sock", IDs.Gateway())
-	s.Dialer = s.start("dialer", IDs.Dialer, dl, dialer.Config{Gateway: IDs.Gateway(), PinSocket: filepath.Join(dir, "pin.sock")})
+	s.Dialer = s.start("dialer", IDs.Dialer, dl, dialer.Config{Gateway: IDs.Gateway(), PinSocket: filepath.Join(dir, "pin.sock"), Connections: 1536})
 	gl, _ := s.listen("gateway.sock", IDs.Runtime())
 	s.Gateway = s.start("gateway", IDs.Gateway(), gl, gateway.Config{
 		Team: "t", Agent: a.Name, Token: Token, RuntimeID: IDs.Runtime(), Egress: a.Egress, Hosts: a.Hosts, DialerSocket: dpath,

@@ -23,7 +23,9 @@
 //     memory. What is on the machine can be read and changed; nothing gets out
 //   - /var/lib/bulkhead: an empty folder on a plain filesystem of the machine
 //     (an overlay cannot have its upper layer on another overlay)
-//   - /run and /tmp: empty tmpfs; /dev: the harmless devices, its own pts and shm
+//   - /run and /tmp: empty tmpfs; /dev: the harmless devices, its own pts and shm,
+//     and the machine's loop devices: what a test attaches must let go by itself
+//     (LO_FLAGS_AUTOCLEAR), because the kernel drops the host's mounts, not devices
 //   - /proc: fresh and not covered anywhere, because the kernel lets a user
 //     namespace mount proc only where an uncovered one is visible
 //     (mount_too_revealing in fs/namespace.c); /sys: fresh, read-only

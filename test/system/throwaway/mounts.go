@@ -196,6 +196,9 @@ func (p *plan) freshDev(dev string) error {
 			return err
 		}
 	}
+	if err := loopDevices(dev); err != nil {
+		return err
+	}
 	if err := mount("devpts", filepath.Join(dev, "pts"), "devpts", syscall.MS_NOSUID|syscall.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5"); err != nil {
 		return err
 	}
@@ -205,6 +208,30 @@ func (p *plan) freshDev(dev string) error {
 	for name, target := range map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
 		if err := os.Symlink(target, filepath.Join(dev, name)); err != nil {
 			return fmt.Errorf("throwaway: %w", err)
+		}
+	}
+	return nil
+}
+
+// Loop devices are the kernel's, not a host's: which of them are in use shows
+// in every host. They are nodes of our own here, because the machine's /dev
+// only gets those that somebody asked for, and only there.
+const (
+	loopMajor   = 7
+	loopMax     = 256
+	controlNode = 10<<8 | 237 // misc device (kernel: admin-guide/devices.txt)
+)
+
+func loopDevices(dev string) error {
+	if _, err := os.Stat("/dev/loop-control"); err != nil {
+		return nil
+	}
+	if err := syscall.Mknod(filepath.Join(dev, "loop-control"), syscall.S_IFCHR|0o600, controlNode); err != nil {
+		return fmt.Errorf("throwaway: loop-control: %w", err)
+	}
+	for i := range loopMax {
+		if err := syscall.Mknod(filepath.Join(dev, fmt.Sprintf("loop%d", i)), syscall.S_IFBLK|0o600, loopMajor<<8|i); err != nil {
+			return fmt.Errorf("throwaway: loop device: %w", err)
 		}
 	}
 	return nil
