@@ -9,12 +9,13 @@ import (
 	"strings"
 
 	"bulkhead/internal/confine"
+	"bulkhead/internal/engine"
 	"bulkhead/internal/layout"
 )
 
 // privileges looks at every thread of the agent's containers.
 func privileges(a Agent) Statement {
-	s := Statement{ID: "privileges", Agent: a.Name, Says: "no thread of its containers has a capability, may gain one, or runs as an id outside of its range"}
+	s := Statement{ID: "privileges", Agent: a.Name, Says: "no thread of its containers has a capability, may gain one, or runs as an id outside of its range (its dialer: as another than its own)"}
 	n := 0
 	for _, p := range a.Processes {
 		if p.Role == "" {
@@ -26,7 +27,7 @@ func privileges(a Agent) Statement {
 			continue
 		}
 		for _, dir := range tasks {
-			why, err := privilege(dir, a.IDs)
+			why, err := privilege(dir, idsOf(p.Role, a.IDs))
 			if errors.Is(err, os.ErrNotExist) {
 				continue // it has ended
 			}
@@ -46,7 +47,19 @@ func privileges(a Agent) Statement {
 	return s
 }
 
-func privilege(task string, ids layout.IDs) (against string, err error) {
+// span is a closed interval of ids.
+type span struct{ first, last uint32 }
+
+// idsOf are the ids that a process of a role may have: the agent's range, or the
+// dialer's own id.
+func idsOf(role engine.Role, ids layout.IDs) span {
+	if role == engine.RoleDialer {
+		return span{ids.Dialer, ids.Dialer}
+	}
+	return span{ids.Base, ids.Last()}
+}
+
+func privilege(task string, ids span) (against string, err error) {
 	raw, err := os.ReadFile(filepath.Join(task, "status")) // #nosec G304 -- procfs
 	if err != nil {
 		return "", err
@@ -67,8 +80,8 @@ func privilege(task string, ids layout.IDs) (against string, err error) {
 			return "", err
 		}
 		for _, id := range list {
-			if id < ids.Base || id > ids.Last() {
-				return fmt.Sprintf("%s %d is outside of %d to %d", strings.ToLower(strings.TrimSuffix(key, ":")), id, ids.Base, ids.Last()), nil
+			if id < ids.first || id > ids.last {
+				return fmt.Sprintf("%s %d is outside of %d to %d", strings.ToLower(strings.TrimSuffix(key, ":")), id, ids.first, ids.last), nil
 			}
 		}
 	}
