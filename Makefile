@@ -9,7 +9,7 @@ SHELL       := /bin/bash
 .DELETE_ON_ERROR:
 MAKEFLAGS   += --no-builtin-rules
 
-PROGRAMS := bulkhead bulkhead-warden bulkhead-serve bulkhead-net bulkhead-shim bulkhead-probe
+PROGRAMS := bulkhead bulkhead-warden bulkhead-serve bulkhead-net bulkhead-shim bulkhead-probe bulkhead-image
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 # make build GOARCH=arm64 builds for another machine, beside what runs here.
@@ -29,7 +29,7 @@ export GOFLAGS := $(GOFLAGS) -buildvcs=false
 LDFLAGS := -s -w -X main.build=$(BUILD)
 
 .PHONY: build
-build: go ## build the six static programs into bin/, or for GOARCH= into dist/
+build: go ## build the seven static programs into bin/, or for GOARCH= into dist/
 	@for p in $(PROGRAMS); do [ ! -d cmd/$$p ] || programs+=" ./cmd/$$p"; done
 	mkdir -p $(OUT)
 	go build -trimpath -ldflags '$(LDFLAGS)' -o $(OUT)/ $$programs
@@ -66,6 +66,10 @@ bench: build ## measure; writes docs/benchmarks.md and prints the rest
 .PHONY: lint
 lint: go ## formatting and linters, at pinned versions
 	.ci/lint
+
+.PHONY: model
+model: ## check the formal model of message delivery; needs Debian's package spin
+	docs/model/run
 
 .PHONY: fuzz
 fuzz: go ## every fuzz target for FUZZTIME (default 30s)

@@ -10,11 +10,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
@@ -23,6 +20,7 @@ import (
 
 	"bulkhead/internal/confine"
 	"bulkhead/internal/dialer"
+	"bulkhead/internal/passed"
 	"bulkhead/internal/resolver"
 	"bulkhead/internal/wire"
 )
@@ -43,6 +41,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	err := run(ctx, os.Args[1:])
 	stop()
+	if errors.Is(err, passed.ErrMissing) {
+		err = fmt.Errorf("%w; %w", err, errUsage)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bulkhead-net:", err)
 		if errors.Is(err, errUsage) {
@@ -66,53 +67,20 @@ func run(ctx context.Context, args []string) error {
 	switch args[0] {
 	case "dialer":
 		var cfg dialer.Config
-		if err := readConfig(&cfg); err != nil {
+		if err := passed.Config(configFD, maxConfig, &cfg); err != nil {
 			return err
 		}
-		ln, err := listener()
+		ln, err := passed.Listener(listenFD)
 		if err != nil {
 			return err
 		}
 		return dialer.Serve(ctx, ln, cfg)
 	case "resolver":
-		ln, err := listener()
+		ln, err := passed.Listener(listenFD)
 		if err != nil {
 			return err
 		}
 		return resolver.Serve(ctx, ln, resolver.Config{Client: 0})
 	}
 	return errUsage
-}
-
-// listener takes the listening unix socket from descriptor 3.
-func listener() (*net.UnixListener, error) {
-	f := os.NewFile(listenFD, "listener")
-	ln, err := net.FileListener(f)
-	if err != nil {
-		return nil, fmt.Errorf("descriptor 3 is not a listening socket: %w; %w", err, errUsage)
-	}
-	_ = f.Close()
-	u, ok := ln.(*net.UnixListener)
-	if !ok {
-		_ = ln.Close()
-		return nil, fmt.Errorf("descriptor 3 is not a unix socket; %w", errUsage)
-	}
-	u.SetUnlinkOnClose(false) // the path is the warden's
-	return u, nil
-}
-
-func readConfig(into any) error {
-	f := os.NewFile(configFD, "config")
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.NewSectionReader(f, 0, maxConfig)) // by offset: a restart reads the same file again
-	if err != nil {
-		text, err = io.ReadAll(io.LimitReader(f, maxConfig)) // a pipe has no offsets
-	}
-	if err != nil {
-		return fmt.Errorf("config on descriptor 4: %w; %w", err, errUsage)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("config on descriptor 4: %w", err)
-	}
-	return nil
 }

@@ -10,17 +10,15 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/signal"
 
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/gateway"
+	"bulkhead/internal/passed"
 	"bulkhead/internal/wire"
 )
 
@@ -38,6 +36,9 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	err := run(ctx, os.Args[1:])
 	stop()
+	if errors.Is(err, passed.ErrMissing) {
+		err = fmt.Errorf("%w; %w", err, errUsage)
+	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "bulkhead-serve:", err)
 		if errors.Is(err, errUsage) {
@@ -54,51 +55,18 @@ func run(ctx context.Context, args []string) error {
 		return errUsage
 	}
 	var cfg gateway.Config
-	if err := readConfig(&cfg); err != nil {
+	if err := passed.Config(configFD, maxConfig, &cfg); err != nil {
 		return err
 	}
-	u, err := listener(listenFD)
+	u, err := passed.Listener(listenFD)
 	if err != nil {
 		return err
 	}
 	if cfg.TakesGrants {
-		if cfg.GrantsListener, err = listener(grantsFD); err != nil {
+		if cfg.GrantsListener, err = passed.Listener(grantsFD); err != nil {
 			return err
 		}
 	}
 	gateway.Tune()
 	return gateway.Serve(ctx, u, cfg, os.Stdout)
-}
-
-// listener takes a listening unix socket that the warden passed.
-func listener(fd int) (*net.UnixListener, error) {
-	f := os.NewFile(uintptr(fd), "listener") // #nosec G115 -- a constant
-	ln, err := net.FileListener(f)
-	if err != nil {
-		return nil, fmt.Errorf("descriptor %d is not a listening socket: %w; %w", fd, err, errUsage)
-	}
-	_ = f.Close()
-	u, ok := ln.(*net.UnixListener)
-	if !ok {
-		_ = ln.Close()
-		return nil, fmt.Errorf("descriptor %d is not a unix socket; %w", fd, errUsage)
-	}
-	u.SetUnlinkOnClose(false) // the path is the warden's
-	return u, nil
-}
-
-func readConfig(into any) error {
-	f := os.NewFile(configFD, "config")
-	defer func() { _ = f.Close() }()
-	text, err := io.ReadAll(io.NewSectionReader(f, 0, maxConfig)) // by offset: a restart reads the same file again
-	if err != nil {
-		text, err = io.ReadAll(io.LimitReader(f, maxConfig)) // a pipe has no offsets
-	}
-	if err != nil {
-		return fmt.Errorf("config on descriptor 4: %w; %w", err, errUsage)
-	}
-	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("config on descriptor 4: %w", err)
-	}
-	return nil
 }

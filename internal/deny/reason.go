@@ -49,6 +49,16 @@ const (
 	BadPeer  Code = "identity.bad_peer"  // the socket's peer id is not the one that owns this socket
 	BadToken Code = "identity.bad_token" // missing, unknown or expired token
 
+	// Messages: decided by the adapter.
+	MessageNotAllowed   Code = "messages.not_allowed"   // the manifest does not let this agent write, send or read that
+	MessageInvalid      Code = "messages.invalid"       // the request is malformed; every failing field is named
+	MessageTooLarge     Code = "messages.too_large"     // a body over the limit
+	MessageDuplicateKey Code = "messages.duplicate_key" // the idempotency key was used for another content
+	MessageLeaseOver    Code = "messages.lease_over"    // the lease ended, was settled, or never was this agent's
+	MessageQueueFull    Code = "messages.queue_full"    // the recipient's queue has no place for this sender now
+	MessageQuota        Code = "messages.quota"         // too much of this sender is waiting already
+	MessageUnavailable  Code = "messages.unavailable"   // it cannot be made durable now: disk full or failing, or the adapter is away
+
 	// Operators.
 	NotOperator Code = "operator.not_allowed" // the caller may not use this verb
 
@@ -61,7 +71,8 @@ const (
 func Codes() []Code {
 	return []Code{
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
-		NameUnresolved, Unreachable, PinFailed, TooMany, BadPeer, BadToken, NotOperator, MissingFeature,
+		NameUnresolved, Unreachable, PinFailed, TooMany, BadPeer, BadToken, MessageNotAllowed, MessageInvalid, MessageTooLarge,
+		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable, NotOperator, MissingFeature,
 	}
 }
 
@@ -72,6 +83,18 @@ type Reason struct {
 	What  string `json:"what"` // what was asked, e.g. "CONNECT evil.example:443"
 	Why   string `json:"why"`  // the rule, in words
 	Mend  string `json:"mend"` // the exact change that would allow it, or what to do instead
+
+	// Fields are the failing ones of a malformed request, all of them.
+	Fields []Field `json:"fields,omitempty"`
+	// RetryAfter is in seconds, for the HTTP header of that name: trying again
+	// sooner is in vain. 0: trying again does not help.
+	RetryAfter int `json:"retryAfter,omitempty"`
+}
+
+// Field is one failing field of a request.
+type Field struct {
+	Name string `json:"name"` // as it is written in the request, e.g. "idempotency_key"
+	Why  string `json:"why"`
 }
 
 // Error gives one line for a person.
@@ -88,11 +111,15 @@ type Envelope struct {
 	Why         string `json:"why"`
 	Where       string `json:"where"` // layer and rule, "egress/egress.not_listed"
 	PossibleFix string `json:"possibleFix"`
+
+	Fields     []Field `json:"fields,omitempty"`     // of a VALIDATION_ERROR
+	RetryAfter int     `json:"retryAfter,omitempty"` // seconds; goes into the header as well
 }
 
 // Envelope turns the denial into the error body of the agents' API. The HTTP
 // status is 403 for everything an agent could not mend by trying again, 401
-// for identity, 429 for what is bounded in number and 502 where the far side failed.
+// for identity, 429 for what is bounded in number and 502 where the far side
+// failed; docs/contracts/deny.md has one for every code.
 func (r *Reason) Envelope() Envelope {
 	code, status := "PERMISSION_DENIED", 403
 	switch r.Code {
@@ -100,13 +127,20 @@ func (r *Reason) Envelope() Envelope {
 		code, status = "UNAUTHORIZED", 401
 	case Unreachable, NameUnresolved, PinFailed:
 		code, status = "APP_UNAVAILABLE", 502
-	case TooMany:
-		code, status = "RATE_LIMITED", 429
-	case BadTarget:
+	case BadTarget, MessageInvalid:
 		code, status = "VALIDATION_ERROR", 400
+	case MessageDuplicateKey, MessageLeaseOver:
+		code, status = "CONFLICT", 409
+	case MessageTooLarge:
+		code, status = "TOO_LARGE", 413
+	case TooMany, MessageQueueFull, MessageQuota:
+		code, status = "RATE_LIMITED", 429
+	case MessageUnavailable:
+		code, status = "APP_UNAVAILABLE", 503
 	}
 	return Envelope{
 		Code: code, Message: r.Error(), StatusCode: status,
 		WhatFailed: r.What, Why: r.Why, Where: string(r.Layer) + "/" + string(r.Code), PossibleFix: r.Mend,
+		Fields: r.Fields, RetryAfter: r.RetryAfter,
 	}
 }

@@ -77,12 +77,18 @@ func TestEnvelopeContract(t *testing.T) {
 	for _, c := range Codes() {
 		layer := LayerEgress
 		switch {
-		case strings.HasPrefix(string(c), "identity."):
+		case strings.HasPrefix(string(c), "identity."), strings.HasPrefix(string(c), "messages."):
 			layer = LayerMessages
 		case !strings.HasPrefix(string(c), "egress."):
 			layer = LayerHost
 		}
 		r := &Reason{Layer: layer, Code: c, What: "CONNECT evil.example:443", Why: "the rule", Mend: "the change"}
+		switch c {
+		case MessageInvalid:
+			r.Fields = []Field{{Name: "to", Why: "no such agent"}, {Name: "type", Why: "empty"}}
+		case MessageQueueFull, MessageQuota, MessageUnavailable:
+			r.RetryAfter = 2
+		}
 		e := r.Envelope()
 		if e.StatusCode < 400 || e.StatusCode > 599 || e.Code == "" || e.Message == "" || e.Where == "" {
 			t.Errorf("%s: incomplete envelope %+v", c, e)
@@ -123,9 +129,14 @@ func TestAReasonTravelsInsideOtherErrors(t *testing.T) {
 }
 
 func FuzzReasonJSON(f *testing.F) {
-	f.Add("egress", "egress.not_listed", "a", "b", "c")
-	f.Fuzz(func(t *testing.T, layer, code, what, why, mend string) {
-		in := Reason{Layer(layer), Code(code), what, why, mend}
+	f.Add("egress", "egress.not_listed", "a", "b", "c", "", 0)
+	f.Add("messages", "messages.invalid", "a", "b", "c", "to", 0)
+	f.Add("messages", "messages.quota", "a", "b", "c", "", 5)
+	f.Fuzz(func(t *testing.T, layer, code, what, why, mend, field string, after int) {
+		in := Reason{Layer: Layer(layer), Code: Code(code), What: what, Why: why, Mend: mend, RetryAfter: after}
+		if field != "" {
+			in.Fields = []Field{{Name: field, Why: why}}
+		}
 		raw, err := json.Marshal(in)
 		if err != nil {
 			t.Fatal(err)

@@ -38,32 +38,12 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config) error {
 		return err
 	}
 	defer func() { _ = places.close() }()
-	ctx, cancel := context.WithCancel(ctx)
 	s := &server{cfg: cfg, pins: newPins(cfg.PinSocket), places: places, conns: make(chan struct{}, maxConnections)}
-	var work sync.WaitGroup
 	defer s.pins.close()
-	defer work.Wait()
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-	for {
-		c, err := ln.AcceptUnix()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE) || errors.Is(err, unix.ECONNABORTED) {
-			time.Sleep(20 * time.Millisecond) // a moment, until descriptors are free again
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("dialer: accept: %w", err)
-		}
-		work.Go(func() {
-			end := context.AfterFunc(ctx, func() { _ = c.Close() })
-			defer end()
-			s.serve(ctx, wire.New(c))
-		})
+	if err := wire.Serve(ctx, ln, s.serve); err != nil {
+		return fmt.Errorf("dialer: %w", err)
 	}
+	return nil
 }
 
 type server struct {

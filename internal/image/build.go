@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"syscall"
 	"time"
@@ -27,11 +28,14 @@ var passed = []string{"http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HT
 
 // Builder makes tars from recipes and keeps them.
 type Builder struct {
-	// Fetch is the command whose body is [Fetch]: this program with the
-	// arguments that lead there.
+	// Fetch is the command whose body is [Fetch], or registry.Pull: the path of
+	// a program, and the argument that leads there.
 	Fetch []string
 	// Cache keeps finished tars, by recipe digest. Empty keeps none.
 	Cache string
+	// Egress says what the process may reach, as host:port; it is asked when
+	// something is fetched. Everything else has no route (root only: see fetch).
+	Egress func(ctx context.Context) ([]string, error)
 	// Log gets progress.
 	Log io.Writer
 }
@@ -46,14 +50,38 @@ func CacheDir() (string, error) {
 }
 
 // Tar gives the recipe's tar, from the cache or anew. The caller closes it.
-func (b *Builder) Tar(ctx context.Context, r *Recipe) (_ *os.File, err error) {
+func (b *Builder) Tar(ctx context.Context, r *Recipe) (*os.File, error) {
 	digest, err := r.Digest()
 	if err != nil {
 		return nil, err
 	}
+	request, err := json.Marshal(r)
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	return b.tar(ctx, r.Name, digest+".tar", request)
+}
+
+// Layers gives the layers of an image of a registry, from the cache or anew.
+// The caller closes the file.
+func (b *Builder) Layers(ctx context.Context, reference string, limits Limits) (*os.File, error) {
+	hex, err := ParseReference(reference)
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	request, err := json.Marshal(PullRequest{Reference: reference, Bytes: limits.Bytes})
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	return b.tar(ctx, reference, "pulled-"+hex+"-"+runtime.GOARCH+".tar", request)
+}
+
+// tar gives what the unprivileged process makes of a request, kept under the
+// name as.
+func (b *Builder) tar(ctx context.Context, what, as string, request []byte) (_ *os.File, err error) {
 	if b.Cache != "" {
-		if f := openCached(filepath.Join(b.Cache, digest+".tar")); f != nil {
-			_, _ = fmt.Fprintf(b.Log, "image %s: from the cache (%s)\n", r.Name, f.Name())
+		if f := openCached(filepath.Join(b.Cache, as)); f != nil {
+			_, _ = fmt.Fprintf(b.Log, "image %s: from the cache (%s)\n", what, f.Name())
 			return f, nil
 		}
 	}
@@ -72,13 +100,13 @@ func (b *Builder) Tar(ctx context.Context, r *Recipe) (_ *os.File, err error) {
 			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
 	}()
-	if err := b.fetch(ctx, r, f); err != nil {
+	if err := b.fetch(ctx, what, request, f); err != nil {
 		return nil, err
 	}
 	if b.Cache == "" {
 		err = os.Remove(f.Name()) // lives on as the open file
 	} else {
-		err = os.Rename(f.Name(), filepath.Join(b.Cache, digest+".tar"))
+		err = os.Rename(f.Name(), filepath.Join(b.Cache, as))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
@@ -106,29 +134,31 @@ func openCached(path string) *os.File {
 }
 
 // fetch runs the unprivileged process.
-func (b *Builder) fetch(ctx context.Context, r *Recipe, out *os.File) (err error) {
-	recipe, err := json.Marshal(r)
-	if err != nil {
-		return fmt.Errorf("image: %w", err)
-	}
+func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *os.File) (err error) {
 	dir, err := os.MkdirTemp("/var/tmp", "bulkhead-build-") // hundreds of MB: not in memory
 	if err != nil {
 		return fmt.Errorf("image: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 
-	cmd := exec.CommandContext(ctx, b.Fetch[0], b.Fetch[1:]...) // #nosec G204 -- this program
+	log := &shared{to: b.Log}
+	// By descriptor: the program may lie where only this user can look.
+	program, err := os.Open(b.Fetch[0])
+	if err != nil {
+		return fmt.Errorf("image: %w", err)
+	}
+	defer func() { _ = program.Close() }()
+	cmd := exec.CommandContext(ctx, "/proc/self/fd/3", b.Fetch[1:]...) // #nosec G204 -- our own program
+	cmd.ExtraFiles = []*os.File{program}
 	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(recipe), out, b.Log
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), out, log
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir, "TMPDIR=" + dir, "LC_ALL=C.UTF-8"}
-	for _, name := range passed {
-		if v, ok := os.LookupEnv(name); ok {
-			cmd.Env = append(cmd.Env, name+"="+v)
-		}
-	}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
-	if os.Geteuid() == 0 {
+	if os.Geteuid() != 0 {
+		_, _ = fmt.Fprintln(b.Log, "image: not root: fetching with your own id, and with the network that it has")
+		cmd.Env = hostEnv(cmd.Env...)
+	} else {
 		if u, err := user.LookupId(strconv.Itoa(BuilderID)); err == nil {
 			return fmt.Errorf("image: id %d belongs to account %s: fetching must run as an id that owns nothing", BuilderID, u.Username)
 		}
@@ -137,10 +167,25 @@ func (b *Builder) fetch(ctx context.Context, r *Recipe, out *os.File) (err error
 		}
 		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: BuilderID, Gid: BuilderID}
 		// The kernel ends whatever is left when the fetcher ends.
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
 	}
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("image %s: fetching failed, see above: %w", r.Name, err)
+	run := cmd.Run
+	if os.Geteuid() == 0 {
+		w, err := b.build(ctx, program, log)
+		if err != nil {
+			return err
+		}
+		defer w.remove()
+		cmd.Env = append(cmd.Env, w.env()...)
+		for _, name := range []string{"SSL_CERT_FILE", "NODE_EXTRA_CA_CERTS"} {
+			if v, ok := os.LookupEnv(name); ok {
+				cmd.Env = append(cmd.Env, name+"="+v)
+			}
+		}
+		run = func() error { return w.run(cmd) }
+	}
+	if err := run(); err != nil {
+		return fmt.Errorf("image %s: fetching failed, see above: %w", what, err)
 	}
 	return nil
 }

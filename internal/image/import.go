@@ -46,25 +46,34 @@ type Counts struct {
 // is a new folder that only root can reach.
 func unpack(root *os.Root, in io.Reader, limits Limits) (Counts, error) {
 	u := &unpacker{root: root, limits: limits}
+	err := u.tar(in)
+	return u.counts, err
+}
+
+type unpacker struct {
+	root    *os.Root
+	limits  Limits
+	counts  Counts
+	layered bool // one of several tars: what lies below may be a folder that is not empty
+}
+
+func (u *unpacker) tar(in io.Reader) error {
 	r := tar.NewReader(in)
 	for {
 		h, err := r.Next()
 		if errors.Is(err, io.EOF) {
-			return u.counts, nil
+			return nil
 		}
 		if err != nil {
-			return u.counts, fmt.Errorf("image: not a tar: %w", err)
+			return fmt.Errorf("image: not a tar: %w", err)
+		}
+		if u.layered && isWhiteout(h.Name) {
+			continue // was carried out before the layer's own files came
 		}
 		if err := u.entry(h, r); err != nil {
-			return u.counts, err
+			return err
 		}
 	}
-}
-
-type unpacker struct {
-	root   *os.Root
-	limits Limits
-	counts Counts
 }
 
 func (u *unpacker) entry(h *tar.Header, body io.Reader) error {
@@ -144,8 +153,8 @@ func (u *unpacker) cleanName(name string) (string, error) {
 		switch {
 		case part == "..":
 			return "", errors.New(`".." in the path`)
-		case strings.HasPrefix(part, ".wh."):
-			return "", errors.New("a layer's whiteout: export a flat tree (podman export)")
+		case strings.HasPrefix(part, whiteout):
+			return "", errors.New("a layer's whiteout: export a flat tree (podman export), or pull the image")
 		}
 	}
 	if clean := strings.TrimPrefix(path.Clean("/"+name), "/"); clean != "" {
@@ -164,7 +173,11 @@ func (u *unpacker) clear(name string) error {
 			return err
 		}
 	}
-	if err := u.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	remove := u.root.Remove
+	if u.layered {
+		remove = u.root.RemoveAll
+	}
+	if err := remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil

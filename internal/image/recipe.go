@@ -38,7 +38,7 @@ type Recipe struct {
 type NPM struct {
 	Packages []string `json:"packages" yaml:"packages"` // name@exact.version
 	Lock     string   `json:"lock" yaml:"lock"`         // file beside the recipe
-	Scripts  bool     `json:"scripts" yaml:"scripts"`   // run install scripts: code of strangers, as the builder's id
+	Scripts  Scripts  `json:"scripts" yaml:"scripts"`   // whose install scripts are run
 
 	// LockText is the content of Lock.
 	LockText string `json:"lockText,omitempty" yaml:"-"`
@@ -132,6 +132,7 @@ func ParseRecipe(text []byte) (*Recipe, error) {
 				fault("npm.packages[%d]: %q is not name@1.2.3: an exact version is needed", i, p)
 			}
 		}
+		faults = append(faults, r.NPM.Scripts.faults()...)
 		if !isLocal(r.NPM.Lock) {
 			fault("npm.lock: %q is not a file beside the recipe", r.NPM.Lock)
 		}

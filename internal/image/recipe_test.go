@@ -1,8 +1,10 @@
 package image
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 )
@@ -19,6 +21,9 @@ func TestRecipeFaultsAreToldAtOnce(t *testing.T) {
 		"unknown key":    {good + "debain: [bash]\n", []string{"debain"}},
 		"option as name": {good + "debian: ['-oAPT::x=y', bash]\n", []string{"debian[0]"}},
 		"version range":  {good + "npm: {packages: ['a@^1.0.0', 'b', 'git+ssh://x'], lock: l.json}\n", []string{"packages[0]", "packages[1]", "packages[2]"}},
+		"some scripts":   {good + "npm: {packages: [a@1.0.0], lock: l.json, scripts: ['@a/b', c]}\n", nil},
+		"script names":   {good + "npm: {packages: [a@1.0.0], lock: l.json, scripts: [a@1.0.0, --all]}\n", []string{"scripts[0]", "scripts[1]"}},
+		"odd scripts":    {good + "npm: {packages: [a@1.0.0], lock: l.json, scripts: {a: b}}\n", []string{"npm.scripts"}},
 		"lock elsewhere": {good + "npm: {packages: [a@1.0.0], lock: ../../etc/shadow}\n", []string{"npm.lock"}},
 		"file faults":    {good + "files: [{path: etc/x, text: a}, {path: /etc/../x, text: a}, {path: /x, from: /etc/shadow}, {path: /x, text: a, mode: '4755'}]\n", []string{"files[0]", "files[1]", "files[2]", "files[3]"}},
 		"several faults": {"apiVersion: v0\nname: ../x\ndebian: [A]\n", []string{"v0", "../x", "debian[0]"}},
@@ -35,6 +40,20 @@ func TestRecipeFaultsAreToldAtOnce(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+func TestScriptsKeepTheirFormOnTheWayToTheFetcher(t *testing.T) {
+	for form, want := range map[string]Scripts{"true": {All: true}, "false": {}, `["@a/b","c"]`: {Only: []string{"@a/b", "c"}}} {
+		r, err := ParseRecipe([]byte("apiVersion: bulkhead/image/v1\nname: x\nnpm: {packages: [a@1.0.0], lock: l.json, scripts: " + form + "}\n"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got Scripts
+		text, err := json.Marshal(r.NPM.Scripts)
+		if err != nil || string(text) != form || json.Unmarshal(text, &got) != nil || !reflect.DeepEqual(got, want) {
+			t.Errorf("%s became %s and %+v, %v", form, text, got, err)
+		}
 	}
 }
 
@@ -81,6 +100,17 @@ func FuzzParseRecipe(f *testing.F) {
 		}
 		if _, err := r.Digest(); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+func FuzzParseReference(f *testing.F) {
+	f.Add("registry.example:5000/a/b@sha256:" + strings.Repeat("a", 64))
+	f.Add("a@sha512:" + strings.Repeat("a", 128))
+	f.Fuzz(func(t *testing.T, text string) {
+		hex, err := ParseReference(text)
+		if err == nil && (len(hex) != 64 || !strings.HasSuffix(text, "@sha256:"+hex) || strings.ContainsAny(text, " \x00\n")) {
+			t.Errorf("%q is %s", text, hex)
 		}
 	})
 }

@@ -48,7 +48,16 @@ func NewStore(dir string) *Store { return &Store{Dir: dir, Limits: DefaultLimits
 
 // Import reads a tar as the image name, replacing one of that name. When it
 // fails the store is as before.
-func (s *Store) Import(name, source string, in io.Reader) (info *Info, err error) {
+func (s *Store) Import(name, source string, in io.Reader) (*Info, error) {
+	return s.take(name, source, func(root *os.Root) (Counts, error) { return unpack(root, in, s.Limits) })
+}
+
+// ImportLayers is Import for layers that [WriteLayer] wrote.
+func (s *Store) ImportLayers(name, source string, in io.Reader) (*Info, error) {
+	return s.take(name, source, func(root *os.Root) (Counts, error) { return unpackLayers(root, in, s.Limits) })
+}
+
+func (s *Store) take(name, source string, unpack func(*os.Root) (Counts, error)) (info *Info, err error) {
 	if err := CheckName(name); err != nil {
 		return nil, err
 	}
@@ -68,14 +77,14 @@ func (s *Store) Import(name, source string, in io.Reader) (info *Info, err error
 		}
 	}()
 	info = &Info{SchemaVersion: 1, Name: name, Source: source, Imported: time.Now().UTC().Truncate(time.Second)}
-	if err := s.fill(part, info, in); err != nil {
+	if err := s.fill(part, info, unpack); err != nil {
 		return nil, err
 	}
 	return info, s.place(part, name)
 }
 
 // fill unpacks into a new folder.
-func (s *Store) fill(part string, info *Info, in io.Reader) error {
+func (s *Store) fill(part string, info *Info, unpack func(*os.Root) (Counts, error)) error {
 	tree := filepath.Join(part, "rootfs")
 	if err := os.Mkdir(tree, 0o755); err != nil { // #nosec G301 -- the image's "/"
 		return fmt.Errorf("image: %w", err)
@@ -85,7 +94,7 @@ func (s *Store) fill(part string, info *Info, in io.Reader) error {
 		return fmt.Errorf("image: %w", err)
 	}
 	defer func() { _ = root.Close() }()
-	if info.Counts, err = unpack(root, in, s.Limits); err != nil {
+	if info.Counts, err = unpack(root); err != nil {
 		return err
 	}
 	if err := mountPoints(root); err != nil {

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"bulkhead/test/system/throwaway"
 )
@@ -23,6 +25,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == probeArg {
 		os.Exit(fetchProbe())
 	}
+	if len(os.Args) > 1 && os.Args[1] == "wayout" {
+		time.Sleep(time.Hour) // a proxy that is asked for nothing; it is killed
+	}
 	os.Exit(m.Run())
 }
 
@@ -33,6 +38,11 @@ func fetchProbe() int {
 		return 1
 	}
 	status, _ := os.ReadFile("/proc/self/status")
+	_, err := net.Dial("udp", "203.0.113.10:53")
+	_, _ = fmt.Fprintf(os.Stderr, "PROBE outside: %v\n", err)
+	if all, err := net.Interfaces(); err == nil {
+		_, _ = fmt.Fprintf(os.Stderr, "PROBE interfaces=%d\n", len(all))
+	}
 	_, _ = fmt.Fprintf(os.Stderr, "PROBE pid=%d uid=%d env=%q\n%s", os.Getpid(), os.Getuid(), os.Environ(), status)
 	return 0
 }
@@ -48,14 +58,15 @@ func TestFetcherOwnsNothingAndKnowsNothing(t *testing.T) {
 	needRoot(t)
 	t.Setenv("BULKHEAD_TEST_TOKEN", "do-not-tell")
 	var log bytes.Buffer
-	b := &Builder{Fetch: []string{"/proc/self/exe", probeArg}, Cache: filepath.Join(t.TempDir(), "c"), Log: &log}
+	way := func(context.Context) ([]string, error) { return []string{"registry.example:443"}, nil }
+	b := &Builder{Fetch: []string{"/proc/self/exe", probeArg}, Egress: way, Cache: filepath.Join(t.TempDir(), "c"), Log: &log}
 	r := &Recipe{APIVersion: RecipeVersion, Name: "x", Files: []File{{Path: "/hello", Content: []byte("hi")}}, Links: map[string]string{"/l": "hello"}}
 	f, err := b.Tar(t.Context(), r)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
 	defer func() { _ = f.Close() }()
-	for _, want := range []string{"PROBE pid=1 ", fmt.Sprint("uid=", BuilderID), "NoNewPrivs:\t1", "CapEff:\t0000000000000000", "Groups:\t \n"} {
+	for _, want := range []string{"PROBE pid=1 ", fmt.Sprint("uid=", BuilderID), "NoNewPrivs:\t1", "outside: dial udp 203.0.113.10:53: connect: network is unreachable", "PROBE interfaces=1", "can reach [registry.example:443], and nothing else", "CapEff:\t0000000000000000", "Groups:\t \n"} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, log.String())
 		}
@@ -85,7 +96,7 @@ func TestFetcherOwnsNothingAndKnowsNothing(t *testing.T) {
 	if err := os.Chmod(again.Name(), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (&Builder{Fetch: []string{"/bin/false"}, Cache: b.Cache, Log: &log}).Tar(t.Context(), r); err == nil {
+	if _, err := (&Builder{Fetch: []string{"/bin/false"}, Egress: way, Cache: b.Cache, Log: &log}).Tar(t.Context(), r); err == nil {
 		t.Error("a world-writable tar in the cache was taken")
 	}
 }

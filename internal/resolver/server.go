@@ -37,27 +37,14 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config) error {
 	if cfg.Resolver == nil {
 		cfg.Resolver = &net.Resolver{PreferGo: true}
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var work sync.WaitGroup
-	defer work.Wait()
-	defer cancel()
-	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
-	defer stop()
-	for {
-		c, err := ln.AcceptUnix()
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("resolver: accept: %w", err)
-		}
-		work.Go(func() {
-			s := session{cfg: cfg, conn: wire.New(c)}
-			end := context.AfterFunc(ctx, func() { _ = c.Close() })
-			defer end()
-			s.serve(ctx)
-		})
+	err := wire.Serve(ctx, ln, func(ctx context.Context, c *wire.Conn) {
+		s := session{cfg: cfg, conn: c}
+		s.serve(ctx)
+	})
+	if err != nil {
+		return fmt.Errorf("resolver: %w", err)
 	}
+	return nil
 }
 
 // session is one connection of the warden. The names are the connection's: a

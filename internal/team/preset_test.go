@@ -37,6 +37,16 @@ func TestPresetsAreValidOfflineAndExpandedWithTheirOrigin(t *testing.T) {
 	if r := m.Agent("reviewer").Egress; len(r) != 2 || !strings.Contains(r[1].Position, "m.yaml:3:") || !strings.Contains(r[1].Position, "preset npm") {
 		t.Errorf("%+v", r)
 	}
+	fixed := withPresets + "    hosts: {registry.corp.example: 10.1.2.3}\n"
+	fixed = strings.Replace(fixed, "reviewer: {image: pi, mode: session}", "reviewer:\n    image: pi\n    mode: session", 1)
+	if _, err := Parse("m.yaml", []byte(fixed)); err != nil {
+		t.Errorf("a fixed address of what may be a preset's host: %v", err)
+	}
+	for host, good := range map[string]bool{"registry.corp.example:443": true, "other.example:443": false} {
+		if _, err := ParseWith("m.yaml", []byte(fixed), Expansions{"npm": {host}, "go": {"proxy.example:443"}}); (err == nil) != good {
+			t.Errorf("a fixed address when npm is %s: %v", host, err)
+		}
+	}
 	for name, with := range map[string]Expansions{
 		"not expanded":        {"npm": {"registry.example:443"}},
 		"nothing is expanded": nil,

@@ -91,7 +91,7 @@ func TestMakeInstallAndUninstall(t *testing.T) {
 		t.Errorf("version: %v\n%s", err, out)
 	}
 	programs, err := os.ReadDir(filepath.Join(dest, "usr/local/lib/bulkhead"))
-	if err != nil || len(programs) != 6 {
+	if err != nil || len(programs) != 7 {
 		t.Errorf("%d programs were installed, %v", len(programs), err)
 	}
 	make("uninstall")

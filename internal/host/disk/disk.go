@@ -44,6 +44,10 @@ type Size struct {
 type Disk struct {
 	Image string // the file
 	Point string // the folder that it is mounted on
+	// Held stays open in every tool that works on the disk, which moreover ends
+	// with this process. With the warden's lock in it, no tool of a warden that
+	// was killed works on a disk beside the next one. nil: nothing is held.
+	Held *os.File
 }
 
 // ErrTooSmall is wrapped when data does not fit into the size asked for.
@@ -58,7 +62,9 @@ type Usage struct {
 func (d Disk) folder() string { return filepath.Dir(d.Image) }
 
 // side is the disk that is being made beside d.
-func (d Disk) side() Disk { return Disk{Image: d.Image + ".new", Point: d.Point + ".new"} }
+func (d Disk) side() Disk {
+	return Disk{Image: d.Image + ".new", Point: d.Point + ".new", Held: d.Held}
+}
 
 // Made says whether the image is there, and of which size.
 func (d Disk) Made() (Size, bool, error) {
@@ -129,7 +135,7 @@ func (d Disk) Resize(ctx context.Context, want Size) error {
 // puts it in the place of the old one and leaves nothing mounted.
 func (d Disk) replace(ctx context.Context, want Size) (err error) {
 	side := d.side()
-	if err := makeImage(ctx, side.Image, want); err != nil {
+	if err := side.makeImage(ctx, want); err != nil {
 		return err
 	}
 	defer func() {
@@ -167,7 +173,7 @@ func (d Disk) copyTo(ctx context.Context, side Disk) error {
 	if err := side.mount(); err != nil {
 		return err
 	}
-	if err := copyTree(ctx, d.Point, side.Point); err != nil {
+	if err := d.copyTree(ctx, side.Point); err != nil {
 		return err
 	}
 	if err := side.Unmount(); err != nil {
@@ -183,6 +189,9 @@ func (d Disk) Discard() error {
 	}
 	return errors.Join(tree.Remove(d.Point), tree.Remove(d.Image))
 }
+
+// Sweep removes what a crash in the middle of a new size left beside the disk.
+func (d Disk) Sweep() error { return d.side().Discard() }
 
 // Usage asks the kernel. ok is false when the disk is not mounted.
 func (d Disk) Usage() (u Usage, ok bool, err error) {

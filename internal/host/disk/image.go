@@ -10,8 +10,10 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -53,8 +55,8 @@ func openImage(path string, flags int) (*os.File, error) {
 
 // makeImage makes an empty file system in a new file, all of whose bytes are
 // reserved.
-func makeImage(ctx context.Context, path string, s Size) (err error) {
-	s = s.rounded()
+func (d Disk) makeImage(ctx context.Context, s Size) (err error) {
+	s, path := s.rounded(), d.Image
 	if s.Inodes <= 0 || s.Inodes > maxInodes {
 		return fmt.Errorf("disk: %d inodes: name 1 to %d", s.Inodes, int64(maxInodes))
 	}
@@ -74,7 +76,7 @@ func makeImage(ctx context.Context, path string, s Size) (err error) {
 		return fmt.Errorf("disk: reserve %d MiB for %s: %w; free some space, or write a smaller limits.disk", s.Bytes>>20, path, err)
 	}
 	// Reserved bytes read as zeros, so nothing needs to be written to the tables.
-	err = run(ctx, "mkfs.ext4", "-q", "-F", "-b", strconv.Itoa(blockSize), "-m", "0", "-N", strconv.FormatInt(s.Inodes, 10),
+	err = d.run(ctx, "mkfs.ext4", "-q", "-F", "-b", strconv.Itoa(blockSize), "-m", "0", "-N", strconv.FormatInt(s.Inodes, 10),
 		"-L", labelPrefix+strconv.FormatInt(s.Inodes, 36), "-E", "nodiscard,lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0", path)
 	if err != nil {
 		return fmt.Errorf("disk: make %s: %w", path, err)
@@ -153,7 +155,7 @@ func parseSuper(super []byte) (int64, error) {
 }
 
 // run runs a tool of the host with nothing of our environment.
-func run(ctx context.Context, name string, args ...string) error {
+func (d Disk) run(ctx context.Context, name string, args ...string) error {
 	env := []string{toolPath, "LC_ALL=C"}
 	path, err := lookpath.Find(name, env)
 	if err != nil {
@@ -162,6 +164,13 @@ func run(ctx context.Context, name string, args ...string) error {
 	var out bytes.Buffer
 	c := exec.CommandContext(ctx, path, args...) // #nosec G204 -- mkfs.ext4 and cp, with our own paths
 	c.Env, c.Dir, c.Stdout, c.Stderr = env, "/", &out, &out
+	if d.Held != nil {
+		c.ExtraFiles = []*os.File{d.Held}
+	}
+	// The signal comes with the end of the starting thread (prctl(2)).
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := c.Run(); err != nil {
 		const most = 1000
 		return fmt.Errorf("%s: %w: %.*s", name, err, most, strings.TrimSpace(out.String()))
@@ -169,11 +178,12 @@ func run(ctx context.Context, name string, args ...string) error {
 	return nil
 }
 
-// copyTree copies what lies in one folder into another, with owners, modes,
+// copyTree copies what lies at the point into another folder, with owners, modes,
 // times, links and attributes. Links are copied as links, other file systems
 // are not entered. Nothing of an agent runs on either side.
-func copyTree(ctx context.Context, from, to string) error {
-	err := run(ctx, "cp", "--archive", "--one-file-system", "--no-target-directory", from, to)
+func (d Disk) copyTree(ctx context.Context, to string) error {
+	from := d.Point
+	err := d.run(ctx, "cp", "--archive", "--one-file-system", "--no-target-directory", from, to)
 	if err == nil {
 		return syncDisk(to)
 	}

@@ -41,7 +41,7 @@ func installPrograms(h layout.Host, from string) (build string, err error) {
 	for _, name := range agentPrograms() {
 		f, err := os.Open(filepath.Join(from, name)) // #nosec G304 -- beside our own executable
 		if err != nil {
-			return "", fmt.Errorf("warden: the program %s is missing beside bulkhead-warden: %w (install all six programs in one folder)", name, err)
+			return "", fmt.Errorf("warden: the program %s is missing beside bulkhead-warden: %w (install all programs in one folder)", name, err)
 		}
 		if err = static(f); err == nil {
 			_, err = io.Copy(sum, f)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,16 +33,17 @@ type agentDisk struct {
 	size disk.Size
 }
 
-func disksOf(p layout.Agent) []agentDisk {
+func (w *Warden) disksOf(p layout.Agent) []agentDisk {
+	held := w.accounts.Held
 	return []agentDisk{
-		{Disk: disk.Disk{Image: p.RuntimeImage(), Point: p.RuntimeDisk()}, name: runtimeName},
-		{Disk: disk.Disk{Image: p.GatewayImage(), Point: p.GatewayDisk()}, name: gatewayName, size: gatewayDisk},
+		{Disk: disk.Disk{Image: p.RuntimeImage(), Point: p.RuntimeDisk(), Held: held}, name: runtimeName},
+		{Disk: disk.Disk{Image: p.GatewayImage(), Point: p.GatewayDisk(), Held: held}, name: gatewayName, size: gatewayDisk},
 	}
 }
 
 // wantedDisks are the disks with the sizes that the manifest asks for.
-func wantedDisks(p layout.Agent, want *team.Agent) []agentDisk {
-	out := disksOf(p)
+func (w *Warden) wantedDisks(p layout.Agent, want *team.Agent) []agentDisk {
+	out := w.disksOf(p)
 	l := want.Limits.WithDefaults()
 	out[0].size = disk.Size{Bytes: l.DiskBytes, Inodes: l.Inodes}
 	return out
@@ -67,7 +67,7 @@ func (l *diskLocks) hold(p layout.Agent) func() {
 // be lost below the mount. The layer then is not in force until a restart.
 func (a *agentRun) ensureDisks(ctx context.Context) error {
 	defer a.w.disks.hold(a.Place)()
-	for _, d := range wantedDisks(a.Place, a.Want) {
+	for _, d := range a.w.wantedDisks(a.Place, a.Want) {
 		on, err := d.Mounted()
 		if err != nil {
 			return err
@@ -111,7 +111,7 @@ func (a *agentRun) busy() (bool, error) {
 // agent runs.
 func (a *agentRun) refitDisks(ctx context.Context) error {
 	defer a.w.disks.hold(a.Place)()
-	for _, d := range wantedDisks(a.Place, a.Want) {
+	for _, d := range a.w.wantedDisks(a.Place, a.Want) {
 		_, made, err := d.Made()
 		if err != nil {
 			return err
@@ -163,12 +163,9 @@ func (w *Warden) mountDisks(ctx context.Context, t *teamRun) {
 // unmountDisks takes an agent's disks off. Nothing of it runs any more.
 func (w *Warden) unmountDisks(p layout.Agent) error {
 	defer w.disks.hold(p)()
-	for _, d := range disksOf(p) {
-		side := disk.Disk{Image: d.Image + ".new", Point: d.Point + ".new"}
-		if _, err := os.Lstat(side.Image); err == nil {
-			if err := side.Discard(); err != nil { // what a crash in the middle of a new size left
-				return err
-			}
+	for _, d := range w.disksOf(p) {
+		if err := d.Sweep(); err != nil {
+			return err
 		}
 		if err := d.Unmount(); err != nil {
 			return err
@@ -188,7 +185,7 @@ func (w *Warden) checkDisks(m *team.Manifest, lost []string) (faults []string) {
 	}
 	var need, most int64
 	for _, a := range m.Agents {
-		for _, d := range wantedDisks(w.host.Agent(m.Team, a.Name), a) {
+		for _, d := range w.wantedDisks(w.host.Agent(m.Team, a.Name), a) {
 			have, made, err := d.Made()
 			switch {
 			case err != nil:
@@ -238,7 +235,7 @@ func (quotaLayer) Name() deny.Layer { return deny.LayerQuota }
 // Plan implements host.Layer.
 func (l quotaLayer) Plan(_ context.Context, a *host.Agent) ([]string, error) {
 	var out []string
-	for _, d := range wantedDisks(a.Place, a.Want) {
+	for _, d := range l.w.wantedDisks(a.Place, a.Want) {
 		have, made, err := d.Made()
 		if err != nil {
 			return nil, err
@@ -268,7 +265,7 @@ func (l quotaLayer) Inspect(_ context.Context, a *host.Agent) (host.Inspection, 
 	var seen []string
 	r, err := l.w.runOf(a)
 	accepted := err == nil && slices.Contains(r.accepted, string(deny.LayerQuota))
-	for _, d := range wantedDisks(a.Place, a.Want) {
+	for _, d := range l.w.wantedDisks(a.Place, a.Want) {
 		u, on, err := d.Usage()
 		if err != nil {
 			return host.Inspection{}, err
@@ -302,7 +299,7 @@ func (quotaLayer) Without(s engine.Spec) engine.Spec { return s.Without(deny.Lay
 // diskStatus is what the kernel says of the agent's disks now.
 func (a *agentRun) diskStatus() []wire.DiskStatus {
 	var out []wire.DiskStatus
-	for _, d := range wantedDisks(a.Place, a.Want) {
+	for _, d := range a.w.wantedDisks(a.Place, a.Want) {
 		if u, on, err := d.Usage(); err == nil && on {
 			out = append(out, wire.DiskStatus{Name: d.name, Bytes: u.Bytes, UsedBytes: u.UsedBytes, Inodes: u.Inodes, UsedInodes: u.UsedInodes})
 		}

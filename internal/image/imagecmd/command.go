@@ -1,7 +1,8 @@
-// Package imagecmd is "bulkhead image": build, import, list, rm.
+// Package imagecmd is "bulkhead image": build, pull, import, list, rm.
 package imagecmd
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,22 +15,24 @@ import (
 
 	"bulkhead/internal/image"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/preset"
+	"bulkhead/internal/team"
 )
 
-// fetchName is the hidden command that this program starts itself with, as an
-// id that owns nothing.
-const fetchName = "fetch-unprivileged"
+// fetcherProgram does what handles bytes of strangers, as an id that owns
+// nothing. It lies beside this one.
+const fetcherProgram = "bulkhead-image"
 
 // Command gives the command with its subcommands, on the store of host.
 func Command(host layout.Host) *cobra.Command {
 	store := image.NewStore(host.Images())
 	c := &cobra.Command{
 		Use:   "image",
-		Short: "Build, import, list and remove the root file systems of agents",
+		Short: "Build, pull, import, list and remove the root file systems of agents",
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(buildCommand(store), importCommand(store), listCommand(store), removeCommand(store), fetchCommand())
+	c.AddCommand(buildCommand(store), pullCommand(store), importCommand(store), listCommand(store), removeCommand(store))
 	return c
 }
 
@@ -40,7 +43,8 @@ func buildCommand(store *image.Store) *cobra.Command {
 		Use:   "build RECIPE.yaml",
 		Short: "Build an image from a recipe and import it",
 		Long: `Fetches what the recipe lists, as an id that owns nothing, and imports it as
-root. What was fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/bulkhead/images
+root. It can reach the hosts that this host's own apt and npm are configured with,
+and nothing else. What was fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/bulkhead/images
 under the recipe's digest, and taken from there the next time.`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -48,12 +52,11 @@ under the recipe's digest, and taken from there the next time.`,
 			if err != nil {
 				return err
 			}
-			b := &image.Builder{Fetch: []string{"/proc/self/exe", "image", fetchName}, Log: c.ErrOrStderr()}
-			if !noCache {
-				if b.Cache, err = image.CacheDir(); err != nil {
-					return err
-				}
+			b, err := builder(c, "fetch", noCache)
+			if err != nil {
+				return err
 			}
+			b.Egress = func(ctx context.Context) ([]string, error) { return registriesOf(ctx, r) }
 			f, err := b.Tar(c.Context(), r)
 			if err != nil {
 				return err
@@ -78,6 +81,74 @@ under the recipe's digest, and taken from there the next time.`,
 	c.MarkFlagsMutuallyExclusive("fetch-only", "no-cache")
 	c.MarkFlagsMutuallyExclusive("fetch-only", "output")
 	return c
+}
+
+func pullCommand(store *image.Store) *cobra.Command {
+	var noCache bool
+	var egress []string
+	c := &cobra.Command{
+		Use:   "pull REGISTRY/REPOSITORY@sha256:DIGEST NAME",
+		Short: "Pull an image from a registry by its digest and import it",
+		Long: `Downloads and decompresses the image as an id that owns nothing, and imports its
+layers as root, by the same rules as every import. Only a digest names an image: a
+tag can be moved. Entrypoint, user, environment, volumes and health checks of the
+image are not used; the manifest says what runs. It logs in nowhere.`,
+		Example: `  sudo bulkhead image pull registry.example.com/tools/base@sha256:… base`,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := image.CheckName(args[1]); err != nil {
+				return err
+			}
+			b, err := builder(c, "pull", noCache)
+			if err != nil {
+				return err
+			}
+			b.Egress = func(context.Context) ([]string, error) { return append(egress, image.RegistryOf(args[0])), nil }
+			f, err := b.Layers(c.Context(), args[0], store.Limits)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = f.Close() }()
+			info, err := store.ImportLayers(args[1], args[0], f)
+			return show(c, info, err)
+		},
+	}
+	c.Flags().BoolVar(&noCache, "no-cache", false, "pull anew and keep nothing")
+	c.Flags().StringSliceVar(&egress, "egress", nil, "`host:port` that the registry leads to, beside its own (where it keeps blobs or gives out tokens)")
+	return c
+}
+
+// registriesOf are the hosts that a recipe needs, from this host's own clients.
+func registriesOf(ctx context.Context, r *image.Recipe) (egress []string, err error) {
+	var names []string
+	if len(r.Debian) > 0 {
+		names = append(names, team.PresetDebian)
+	}
+	if r.NPM != nil {
+		names = append(names, team.PresetNPM)
+	}
+	of, err := preset.Expand(ctx, names, preset.Client)
+	for _, n := range names {
+		egress = append(egress, of[n]...)
+	}
+	return egress, err
+}
+
+// builder starts what does the unprivileged part.
+func builder(c *cobra.Command, part string, noCache bool) (*image.Builder, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("image: %w", err)
+	}
+	program := filepath.Join(filepath.Dir(self), fetcherProgram)
+	if _, err := os.Stat(program); err != nil {
+		return nil, fmt.Errorf("image: %w: install %s beside %s", err, fetcherProgram, self)
+	}
+	b := &image.Builder{Fetch: []string{program, part}, Log: c.ErrOrStderr()}
+	if !noCache {
+		b.Cache, err = image.CacheDir()
+	}
+	return b, err
 }
 
 // save copies the tar to a file of the caller's.
@@ -114,6 +185,10 @@ func importCommand(store *image.Store) *cobra.Command {
 
 func doImport(c *cobra.Command, store *image.Store, name, source string, in io.Reader) error {
 	info, err := store.Import(name, source, in)
+	return show(c, info, err)
+}
+
+func show(c *cobra.Command, info *image.Info, err error) error {
 	if err != nil {
 		return err
 	}
@@ -158,18 +233,6 @@ func removeCommand(store *image.Store) *cobra.Command {
 				faults = append(faults, store.Remove(name))
 			}
 			return errors.Join(faults...)
-		},
-	}
-}
-
-func fetchCommand() *cobra.Command {
-	return &cobra.Command{
-		Use:    fetchName,
-		Short:  "The unprivileged part of build",
-		Hidden: true,
-		Args:   cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			return image.Fetch(c.Context(), c.InOrStdin(), c.OutOrStdout(), c.ErrOrStderr())
 		},
 	}
 }

@@ -3,8 +3,9 @@
 //
 //	scripted-model [-listen 127.0.0.1:18080] [-log FILE]
 //
-// It speaks the chat completions of the OpenAI API, streamed or not, as far as
-// agents use them. Each line of the user's messages of the form
+// It speaks, streamed or not, as far as agents use them, the APIs of OpenAI
+// (chat completions and responses) and of Anthropic (messages), told apart by
+// the path. Each line of the user's messages of the form
 //
 //	CALL tool {"argument": "json"}
 //
@@ -24,6 +25,7 @@ import (
 	"net/http"
 	"os"
 	"os/signal"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -79,23 +81,84 @@ type model struct {
 	count int
 }
 
+// object is a JSON object that is sent.
+type object = map[string]any
+
+// event is a server-sent event; without a name it has only data.
+type event struct {
+	name string
+	data object
+}
+
+// api is one way of asking a model.
+type api interface {
+	read(body []byte) (*conversation, error)
+	whole(id string, c *conversation, a answer) object
+	events(id string, c *conversation, a answer) []event
+	end() string // what follows the last event
+}
+
+// apis by the end of the path; some agents put a version before it, some do not.
+var apis = map[string]api{"/chat/completions": chat{}, "/responses": responses{}, "/messages": messages{}}
+
+func apiOf(path string) api {
+	for suffix, a := range apis {
+		if strings.HasSuffix(path, suffix) {
+			return a
+		}
+	}
+	return nil
+}
+
 func (m *model) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.Method == http.MethodGet {
-		writeJSON(w, map[string]any{"object": "list", "data": []map[string]any{{"id": "scripted-1", "object": "model", "owned_by": "bulkhead"}}})
+		writeJSON(w, object{"object": "list", "data": []object{{"id": "scripted-1", "object": "model", "owned_by": "bulkhead"}}})
 		return
 	}
-	var c conversation
-	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 64<<20)).Decode(&c); err != nil {
+	speaks := apiOf(r.URL.Path)
+	if speaks == nil {
+		http.Error(w, "no such API: "+r.URL.Path, http.StatusNotFound)
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 64<<20))
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	c, err := speaks.read(body)
+	if err != nil {
 		http.Error(w, "not a conversation: "+err.Error(), http.StatusBadRequest)
 		return
 	}
 	a := c.answer()
-	id := m.record(r, &c, a)
+	id := m.record(r, c, a)
 	if c.Stream {
-		a.stream(w, id, c.Model)
+		stream(w, speaks.events(id, c, a), speaks.end())
 	} else {
-		writeJSON(w, a.whole(id, c.Model))
+		writeJSON(w, speaks.whole(id, c, a))
 	}
+}
+
+// stream sends server-sent events.
+func stream(w http.ResponseWriter, events []event, end string) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	flush := http.NewResponseController(w)
+	for _, e := range events {
+		text, err := json.Marshal(e.data)
+		if err != nil {
+			return
+		}
+		if e.name != "" {
+			text = fmt.Appendf(nil, "event: %s\ndata: %s\n\n", e.name, text)
+		} else {
+			text = fmt.Appendf(nil, "data: %s\n\n", text)
+		}
+		if _, err := w.Write(text); err != nil {
+			return // the client went away
+		}
+		_ = flush.Flush()
+	}
+	_, _ = io.WriteString(w, end)
 }
 
 // record logs a request and gives it an id.
@@ -103,7 +166,7 @@ func (m *model) record(r *http.Request, c *conversation, a answer) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.count++
-	line, err := json.Marshal(map[string]any{"time": time.Now().UTC(), "path": r.URL.Path, "host": r.Host, "agent": r.UserAgent(), "messages": len(c.Messages), "tool": a.Tool, "text": a.Text})
+	line, err := json.Marshal(object{"time": time.Now().UTC(), "path": r.URL.Path, "host": r.Host, "agent": r.UserAgent(), "messages": c.Entries, "tools": c.toolNames(), "tool": a.Tool, "text": a.Text})
 	if err == nil {
 		_, _ = fmt.Fprintf(m.log, "%s\n", line)
 	}

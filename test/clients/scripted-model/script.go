@@ -2,122 +2,87 @@ package main
 
 import (
 	"encoding/json"
-	"fmt"
-	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 )
 
-// conversation is the part of a chat completion request that is read.
+// conversation is what is read of a request, whatever API it came by.
 type conversation struct {
-	Model    string `json:"model"`
-	Stream   bool   `json:"stream"`
-	Messages []struct {
-		Role    string  `json:"role"`
-		Content content `json:"content"`
-	} `json:"messages"`
-}
-
-// content is a message's text: a string, or a list of parts.
-type content string
-
-// UnmarshalJSON takes both forms, and null.
-func (c *content) UnmarshalJSON(b []byte) error {
-	var s string
-	if json.Unmarshal(b, &s) == nil {
-		*c = content(s)
-		return nil
-	}
-	var parts []struct {
-		Text string `json:"text"`
-	}
-	if err := json.Unmarshal(b, &parts); err != nil {
-		return err
-	}
-	var texts []string
-	for _, p := range parts {
-		texts = append(texts, p.Text)
-	}
-	*c = content(strings.Join(texts, "\n"))
-	return nil
+	Model   string
+	Stream  bool
+	Entries int               // messages, or items of an input
+	Said    []string          // by the user, in order
+	Results []string          // of tool calls, in order
+	Tools   map[string]string // offered to the model: name to type
 }
 
 // answer is a tool call, or the final text.
 type answer struct {
 	Tool, Arguments string
+	Kind            string // of the tool, as it was offered
 	Text            string
 }
 
-// call is one line of a script.
-var call = regexp.MustCompile(`(?m)^\s*CALL (\S+) (\{.*\})\s*$`)
+// call is one line of a script. Some agents write a time or a name before the
+// user's first line.
+var call = regexp.MustCompile(`(?m)^.*?\bCALL (\S+) (\{.*\})\s*$`)
 
-// answer finds the first scripted call without a result.
+// answer finds the first scripted call without a result. Agents also ask for
+// titles and summaries, without offering tools: those get text.
 func (c *conversation) answer() answer {
-	var script, results []string
-	for _, m := range c.Messages {
-		switch m.Role {
-		case "user":
-			script = append(script, string(m.Content))
-		case "tool":
-			results = append(results, strings.TrimSpace(string(m.Content)))
-		}
+	calls := call.FindAllStringSubmatch(strings.Join(c.Said, "\n"), -1)
+	if len(c.Results) >= len(calls) {
+		return answer{Text: "FINAL: " + strings.Join(c.Results, " | ")}
 	}
-	calls := call.FindAllStringSubmatch(strings.Join(script, "\n"), -1)
-	if len(results) < len(calls) {
-		next := calls[len(results)]
-		return answer{Tool: next[1], Arguments: next[2]}
+	next := calls[len(c.Results)]
+	kind, offered := c.Tools[next[1]]
+	if !offered || !json.Valid([]byte(next[2])) {
+		return answer{Text: "FINAL: the script calls " + next[1] + ", of the tools " + strings.Join(c.toolNames(), ", ")}
 	}
-	return answer{Text: "FINAL: " + strings.Join(results, " | ")}
+	return answer{Tool: next[1], Arguments: next[2], Kind: kind}
 }
 
-func (a answer) message(id string) (map[string]any, string) {
-	if a.Tool == "" {
-		return map[string]any{"role": "assistant", "content": a.Text}, "stop"
+func (c *conversation) toolNames() []string {
+	names := []string{}
+	for n := range c.Tools {
+		names = append(names, n)
 	}
-	return map[string]any{"role": "assistant", "content": nil, "tool_calls": []map[string]any{{
-		"index": 0, "id": "call_" + id, "type": "function",
-		"function": map[string]any{"name": a.Tool, "arguments": a.Arguments},
-	}}}, "tool_calls"
+	slices.Sort(names)
+	return names
 }
 
-var usage = map[string]any{"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+// content is a message's text: a string, or a list of parts.
+type content struct{ parts []part }
 
-// whole is the answer in one piece.
-func (a answer) whole(id, model string) map[string]any {
-	msg, why := a.message(id)
-	return map[string]any{
-		"id": id, "object": "chat.completion", "created": 1, "model": model, "usage": usage,
-		"choices": []map[string]any{{"index": 0, "message": msg, "finish_reason": why}},
-	}
+// part is a piece of a message. In messages of Anthropic's API results of
+// tools are parts of what the user says.
+type part struct {
+	Type    string  `json:"type"`
+	Text    string  `json:"text"`
+	Content content `json:"content"`
 }
 
-// stream sends the answer as server-sent events: the message, its end, the
-// usage, and the mark of the end.
-func (a answer) stream(w http.ResponseWriter, id, model string) {
-	msg, why := a.message(id)
-	chunk := func(choices ...map[string]any) map[string]any {
-		if choices == nil {
-			choices = []map[string]any{}
-		}
-		return map[string]any{"id": id, "object": "chat.completion.chunk", "created": 1, "model": model, "choices": choices}
+// UnmarshalJSON takes both forms, and null.
+func (c *content) UnmarshalJSON(b []byte) error {
+	var s string
+	if json.Unmarshal(b, &s) == nil {
+		c.parts = []part{{Type: "text", Text: s}}
+		return nil
 	}
-	last := chunk()
-	last["usage"] = usage
-	w.Header().Set("Content-Type", "text/event-stream")
-	flush := http.NewResponseController(w)
-	for _, event := range []map[string]any{
-		chunk(map[string]any{"index": 0, "delta": msg, "finish_reason": nil}),
-		chunk(map[string]any{"index": 0, "delta": map[string]any{}, "finish_reason": why}),
-		last,
-	} {
-		text, err := json.Marshal(event)
-		if err != nil {
-			return
+	return json.Unmarshal(b, &c.parts)
+}
+
+// text is everything that the parts say.
+func (c content) text() string {
+	var texts []string
+	for _, p := range c.parts {
+		if p.Text != "" {
+			texts = append(texts, p.Text)
 		}
-		if _, err := fmt.Fprintf(w, "data: %s\n\n", text); err != nil {
-			return
+		if inner := p.Content.text(); inner != "" {
+			texts = append(texts, inner)
 		}
-		_ = flush.Flush()
 	}
-	_, _ = fmt.Fprint(w, "data: [DONE]\n\n")
+	return strings.TrimSpace(strings.Join(texts, "\n"))
 }

@@ -54,7 +54,7 @@ func connections(args []string) error {
 		if _, err := fmt.Fprintf(c, "GET http://%s/ HTTP/1.1\r\nHost: %s\r\n\r\n", args[0], args[0]); err != nil {
 			return err
 		}
-		resp, err := http.ReadResponse(bufio.NewReader(c), nil)
+		resp, err := http.ReadResponse(bufio.NewReader(c), nil) //nolint:bodyclose // the connection is held on purpose
 		if err != nil {
 			return err
 		}

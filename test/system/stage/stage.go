@@ -23,7 +23,7 @@ import (
 	"bulkhead/test/system/throwaway"
 )
 
-// Build builds the six programs into bin/ of the repository and returns that
+// Build builds the programs into bin/ of the repository and returns that
 // folder. Inside a throwaway host it only returns it: the outer run of the
 // same test built them. Call it before throwaway.Run.
 func Build(t *testing.T) string {

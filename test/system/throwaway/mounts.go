@@ -223,7 +223,7 @@ const (
 )
 
 func loopDevices(dev string) error {
-	if _, err := os.Stat("/dev/loop-control"); err != nil {
+	if _, err := os.Stat("/dev/loop-control"); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err := syscall.Mknod(filepath.Join(dev, "loop-control"), syscall.S_IFCHR|0o600, controlNode); err != nil {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 const team = `apiVersion: bulkhead/v1
 team: pair
 defaults:
-  limits: {memory: 64Mi, cpu: 1, pids: 48}
+  limits: {memory: 64Mi, cpu: 1, pids: 48, disk: 64Mi}
 agents:
   writer:
     role: writes

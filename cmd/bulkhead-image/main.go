@@ -1,0 +1,55 @@
+// Command bulkhead-image is the unprivileged part of "bulkhead image": what
+// handles bytes of strangers.
+//
+//	bulkhead-image fetch   gets what a recipe lists
+//	bulkhead-image pull    gets an image of a registry
+//	bulkhead-image wayout  is the proxy through which the other two reach what they may
+//
+// bulkhead starts it as an id that owns nothing, in an empty folder, with the
+// request as JSON on standard input; the answer is a tar on standard output.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/image"
+	"bulkhead/internal/image/registry"
+	"bulkhead/internal/image/wayout"
+	"bulkhead/internal/wire"
+)
+
+// listenFD is the proxy's listener; 3 is this program itself.
+const listenFD = 4
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bulkhead-image:", err)
+		os.Exit(wire.ExitFailed)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	parts := map[string]func(ctx context.Context, in io.Reader, out, log io.Writer) error{"fetch": image.Fetch, "pull": registry.Pull}
+	if len(args) == 1 && args[0] == "wayout" {
+		ln, err := net.FileListener(os.NewFile(listenFD, "listener"))
+		if err != nil {
+			return err
+		}
+		return wayout.Serve(ctx, ln, os.Stdin, os.Stderr)
+	}
+	if len(args) != 1 || parts[args[0]] == nil {
+		return errors.New("usage: bulkhead-image fetch|pull|wayout, started by bulkhead image")
+	}
+	return parts[args[0]](ctx, os.Stdin, os.Stdout, os.Stderr)
+}

@@ -1,0 +1,91 @@
+package adapter
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+)
+
+// core is everything that the writer's goroutine owns, and nobody else reads:
+// what is in the database and is needed for every operation.
+type core struct {
+	db       *conn
+	log      *slog.Logger
+	policy   Policy
+	agents   map[string]int64
+	names    map[int64]string
+	channels map[string]*channel
+	lastID   struct{ agent, channel, message, dead, waiter int64 }
+	queues   map[int64]*queue
+	usage    map[int64]int64 // bytes of a sender in queues and dead letters
+	due      deadlines
+	untold   map[int64]*untold // by sender
+	waiters  map[int64][]*waiter
+	tails    []chan struct{} // closed with the next message
+	cached   int64           // bytes of bodies in memory
+	counts   Counts
+}
+
+func newCore(db *conn, log *slog.Logger, p Policy) *core {
+	return &core{
+		db: db, log: log, policy: p,
+		agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
+		usage: map[int64]int64{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
+	}
+}
+
+// agent gives the number of a name, a new one when it has none.
+func (t *txn) agent(name string) int64 {
+	if id, ok := t.agents[name]; ok {
+		return id
+	}
+	t.lastID.agent++
+	id := t.lastID.agent
+	t.exec("INSERT INTO agent (id, name) VALUES (?, ?)", id, name)
+	t.agents[name], t.names[id] = id, name
+	return id
+}
+
+// channel gives a channel, a new one when there is none of that name.
+func (t *txn) channel(name string) *channel {
+	if ch, ok := t.channels[name]; ok {
+		return ch
+	}
+	t.lastID.channel++
+	ch := &channel{id: t.lastID.channel, name: name}
+	t.channels[name] = ch
+	t.touched[ch] = true
+	return ch
+}
+
+// queue gives the queue of a recipient.
+func (t *txn) queue(name string) *queue { return t.queueOf(t.agent(name)) }
+
+func (c *core) queueOf(id int64) *queue {
+	q := c.queues[id]
+	if q == nil {
+		q = newQueue(id, c.names[id])
+		c.queues[id] = q
+	}
+	return q
+}
+
+// quota is what a sender may have in queues and dead letters; 0: no bound.
+func (c *core) quota(sender string) int64 {
+	if sender == System || sender == OperatorName {
+		return 0
+	}
+	if n := c.policy.Agents[sender].MaxBytes; n > 0 {
+		return n
+	}
+	return DefaultBytes
+}
+
+// backoff is how long a delivery waits after its attempt-th failure: 1 s, 2 s, 4 s.
+func backoff(attempt int) time.Duration {
+	return time.Second << max(0, min(attempt-1, 16))
+}
+
+func (p *Policy) member(agent, channel string) bool {
+	return slices.Contains(p.Channels[channel], agent)
+}

@@ -1,0 +1,146 @@
+package adapter
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"bulkhead/internal/deny"
+)
+
+var (
+	typeForm    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
+	channelForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`)
+)
+
+// critical types are never evicted.
+func (t Type) critical() bool {
+	return t == Escalation || t == PolicyUpdate || t == GovernanceDirective
+}
+
+// kept for ever, whatever the retention is.
+func (t Type) kept() bool {
+	return t == TaskAssignment || t == PolicyDecision || t == PolicyUpdate || t == GovernanceDirective
+}
+
+// notice types come from System only.
+func (t Type) notice() bool { return t == DeliveryFailed || t == DeadLettered }
+
+// key is an idempotency key: the 16 bytes of a UUID.
+type key [16]byte
+
+func parseKey(s string) (k key, ok bool) {
+	if len(s) != 36 || s[8] != '-' || s[13] != '-' || s[18] != '-' || s[23] != '-' {
+		return k, false
+	}
+	var digits [32]byte
+	n := copy(digits[:], s[:8])
+	n += copy(digits[n:], s[9:13])
+	n += copy(digits[n:], s[14:18])
+	n += copy(digits[n:], s[19:23])
+	copy(digits[n:], s[24:])
+	_, err := hex.Decode(k[:], digits[:])
+	return k, err == nil
+}
+
+func (k key) String() string {
+	h := hex.EncodeToString(k[:])
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+// newKey makes a random UUID (RFC 9562, version 4).
+func newKey() key {
+	var k key
+	_, _ = rand.Read(k[:]) // never fails (crypto/rand)
+	k[6], k[8] = k[6]&0x0f|0x40, k[8]&0x3f|0x80
+	return k
+}
+
+func (p Priority) rank() (int64, bool) {
+	switch p {
+	case Low:
+		return 0, true
+	case Normal, "":
+		return 1, true
+	case High:
+		return 2, true
+	}
+	return 0, false
+}
+
+func priority(rank int64) Priority {
+	return []Priority{Low, Normal, High}[min(max(rank, 0), 2)]
+}
+
+// checked is a draft whose form is right.
+type checked struct {
+	Draft
+	key  key
+	rank int64
+}
+
+// check looks at the form of a draft, names every failing field and copies
+// the body, which belongs to the caller. What policy says comes later.
+func check(from string, d *Draft) (checked, *deny.Reason) {
+	c := checked{Draft: *d}
+	if len(d.Body) > MaxBody {
+		return c, &deny.Reason{
+			Layer: deny.LayerMessages, Code: deny.MessageTooLarge, What: what(from, d),
+			Why:  fmt.Sprintf("the body has %d bytes, the most is %d", len(d.Body), MaxBody),
+			Mend: "put the content into a shared workspace and send where it is",
+		}
+	}
+	var bad []deny.Field
+	fail := func(name, why string) { bad = append(bad, deny.Field{Name: name, Why: why}) }
+	var ok bool
+	if c.key, ok = parseKey(d.IdempotencyKey); !ok {
+		fail("idempotency_key", "a UUID is needed, e.g. 1b4e28ba-2fa1-11d2-883f-0016d3cca427")
+	}
+	switch {
+	case d.To == "" && d.Channel == "":
+		fail("to", "one of to and channel is needed")
+	case d.To != "" && d.Channel != "":
+		fail("channel", "only one of to and channel may be set")
+	case d.Channel != "" && !channelForm.MatchString(d.Channel):
+		fail("channel", "not the name of a channel; to write to one agent set to")
+	case len(d.To) > 64 || strings.ContainsAny(d.To, "@+ \x00"):
+		fail("to", "not the name of an agent")
+	case d.To == from && from != "":
+		fail("to", "an agent cannot write to itself")
+	}
+	switch {
+	case !typeForm.MatchString(string(d.Type)):
+		fail("type", "must match "+typeForm.String())
+	case d.Type.notice():
+		fail("type", "only the adapter sends this type")
+	}
+	if c.rank, ok = d.Priority.rank(); !ok {
+		fail("priority", "must be low, normal or high")
+	}
+	if d.ReplyTo > 1<<62 {
+		fail("reply_to_sequence_id", "no such message")
+	}
+	if len(d.Body) == 0 {
+		fail("body", "a JSON value is needed")
+	} else if !json.Valid(d.Body) {
+		fail("body", "not a JSON value")
+	}
+	if bad != nil {
+		return c, invalid(what(from, d), bad)
+	}
+	c.Body = bytes.Clone(d.Body)
+	return c, nil
+}
+
+// sameBody compares JSON texts without regard to white space.
+func sameBody(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y bytes.Buffer
+	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
+}

@@ -1,0 +1,138 @@
+package adapter
+
+import (
+	"database/sql/driver"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// load reads from the database what the writer keeps in memory. wall and mono
+// are now, on both clocks.
+func load(db *conn, log *slog.Logger, p Policy, wall time.Time, mono time.Duration) (*core, error) {
+	c := newCore(db, log, p)
+	steps := []func() error{
+		c.loadNames,
+		func() error { return c.loadQueues(wall, mono) },
+		c.loadDead,
+	}
+	for _, f := range steps {
+		if err := f(); err != nil {
+			return nil, fmt.Errorf("read the message store: %w", err)
+		}
+	}
+	return c, nil
+}
+
+func (c *core) loadNames() error {
+	if err := c.db.query("SELECT id, name FROM agent", func(row []driver.Value) error {
+		id, name := integer(row[0]), text(row[1])
+		c.agents[name], c.names[id] = id, name
+		c.lastID.agent = max(c.lastID.agent, id)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := c.db.query("SELECT id, name, last, time FROM channel", func(row []driver.Value) error {
+		ch := &channel{id: integer(row[0]), name: text(row[1]), last: sequence(row[2]), time: integer(row[3]), row: true}
+		c.channels[ch.name] = ch
+		c.lastID.channel = max(c.lastID.channel, ch.id)
+		return nil
+	}); err != nil {
+		return err
+	}
+	var err error
+	if c.lastID.message, err = c.db.integer("SELECT max(id) FROM message"); err != nil {
+		return err
+	}
+	c.lastID.dead, err = c.db.integer("SELECT seq FROM sqlite_sequence WHERE name = 'dead'")
+	return err
+}
+
+func (c *core) channelsByID() map[int64]*channel {
+	out := map[int64]*channel{}
+	for _, ch := range c.channels {
+		out[ch.id] = ch
+	}
+	return out
+}
+
+func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
+	channels := c.channelsByID()
+	records := map[int64]*record{}
+	// In the order of messages, so that each page is read once.
+	return c.db.query(`WITH d AS MATERIALIZED (SELECT * FROM delivery INDEXED BY delivery_pending WHERE state = 0 ORDER BY message)
+		SELECT d.message, d.recipient, d.attempts, d.nonce, d.until, d.span, d.reason,
+			m.channel, m.seq, m.time, m.sender, m.key, m.type, m.priority, m.reply, m.root, length(m.body)
+		FROM d CROSS JOIN message AS m ON m.id = d.message ORDER BY d.message`, func(row []driver.Value) error {
+		r := records[integer(row[0])]
+		if r == nil {
+			r = &record{
+				id: integer(row[0]), channel: channels[integer(row[7])], seq: sequence(row[8]), time: integer(row[9]), sender: integer(row[10]),
+				typ: Type(text(row[12])), rank: integer(row[13]), reply: sequence(row[14]), root: sequence(row[15]), size: integer(row[16]),
+			}
+			if r.channel == nil {
+				return fmt.Errorf("message %d is in channel %d, which does not exist: stop the adapter and repair the store", r.id, integer(row[7]))
+			}
+			copy(r.key[:], blob(row[11]))
+			r.critical = r.typ.critical()
+			records[r.id] = r
+		}
+		r.refs++
+		e := &entry{record: r, queue: c.queueOf(integer(row[1])), attempts: int(integer(row[2])), nonce: integer(row[3]), reason: text(row[6]), heap: -1}
+		c.usage[r.sender] += r.weight()
+		c.resume(e, integer(row[4]), integer(row[5]), wall, mono)
+		return nil
+	})
+}
+
+// resume puts a delivery back to where it was. What it waited for is at most
+// span away, whatever the wall clock did in the meantime.
+func (c *core) resume(e *entry, until, span int64, wall time.Time, mono time.Duration) {
+	rest := time.Duration(min(max(until-wall.UnixMilli(), 0), span)) * time.Millisecond
+	e.queue.add(e)
+	l := e.queue.channels[e.channel.id]
+	switch {
+	case e.nonce != 0 && l.next < len(l.entries) && l.entries[l.next] == e:
+		e.queue.set(e, leased)
+		l.next++
+		e.due = mono + rest // over already: expires with the first transaction
+		c.due.put(e)
+	case e.nonce != 0:
+		// Leased, but an earlier one of its channel is not: it comes again after that.
+		e.nonce = 0
+		e.attempts--
+	case rest > 0:
+		e.queue.set(e, waiting)
+		e.due = mono + rest
+		c.due.put(e)
+	}
+}
+
+func (c *core) loadDead() error {
+	if err := c.db.query(`SELECT dead.recipient, message.sender, count(*), sum(length(message.body)) FROM dead JOIN message ON message.id = dead.message
+		WHERE dead.ended = 0 GROUP BY dead.recipient, message.sender`, func(row []driver.Value) error {
+		n := integer(row[2])
+		c.queueOf(integer(row[0])).dead += int(n)
+		c.usage[integer(row[1])] += integer(row[3]) + n*overhead
+		return nil
+	}); err != nil {
+		return err
+	}
+	return c.db.query(`SELECT d.id, m.sender, d.recipient, channel.name, m.seq, m.key, m.type, d.attempts, d.reason
+		FROM dead AS d JOIN message AS m ON m.id = d.message JOIN channel ON channel.id = m.channel WHERE d.told = 0 ORDER BY d.id`, func(row []driver.Value) error {
+		sender := integer(row[1])
+		u := c.untold[sender]
+		if u == nil {
+			u = &untold{}
+			c.untold[sender] = u
+		}
+		var k key
+		copy(k[:], blob(row[5]))
+		u.failures = append(u.failures, Failure{
+			DeadLetter: integer(row[0]), From: c.names[sender], Recipient: c.names[integer(row[2])], Channel: text(row[3]), Sequence: sequence(row[4]),
+			IdempotencyKey: k.String(), Type: Type(text(row[6])), Attempts: int(integer(row[7])), Reason: text(row[8]),
+		})
+		return nil
+	})
+}

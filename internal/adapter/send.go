@@ -1,0 +1,172 @@
+package adapter
+
+import (
+	"context"
+	"database/sql/driver"
+	"fmt"
+	"time"
+
+	"bulkhead/internal/deny"
+)
+
+// Send implements [Service].
+func (a *Adapter) Send(ctx context.Context, from string, drafts []Draft) []SendResult {
+	return a.send(ctx, from, drafts, false)
+}
+
+// OperatorSend implements [Operator].
+func (a *Adapter) OperatorSend(ctx context.Context, d Draft) SendResult {
+	return a.send(ctx, OperatorName, []Draft{d}, true)[0]
+}
+
+func (a *Adapter) send(ctx context.Context, from string, drafts []Draft, operator bool) []SendResult {
+	results := make([]SendResult, len(drafts))
+	all := func(err error) []SendResult {
+		results := make([]SendResult, len(drafts))
+		for i := range results {
+			results[i].Err = err
+		}
+		return results
+	}
+	if len(drafts) > MaxBatch {
+		return all(invalid("a batch from "+from, []deny.Field{{Name: "messages", Why: fmt.Sprintf("%d drafts, the most is %d", len(drafts), MaxBatch)}}))
+	}
+	good := make([]checked, 0, len(drafts))
+	place := make([]int, 0, len(drafts))
+	size := 0
+	for i := range drafts {
+		c, r := check(from, &drafts[i])
+		if r != nil {
+			results[i].Err = r
+			continue
+		}
+		good, place = append(good, c), append(place, i)
+		size += len(c.Body)
+	}
+	if len(good) == 0 {
+		return results
+	}
+	taken := make([]SendResult, len(good))
+	lane := from
+	if operator {
+		lane = ""
+	}
+	err := a.do(ctx, &op{agent: lane, cost: len(good), bytes: size, run: func(t *txn) {
+		for i := range good {
+			taken[i] = t.send(from, &good[i], operator)
+		}
+	}})
+	if err != nil {
+		return all(err) // taken is the writer's until it answers
+	}
+	for i, at := range place {
+		results[at] = taken[i]
+	}
+	return results
+}
+
+// send takes one draft.
+func (t *txn) send(from string, d *checked, operator bool) SendResult {
+	if !operator {
+		if r := t.policy.refuse(from, &d.Draft); r != nil {
+			t.counts.Refused++
+			return SendResult{Err: r}
+		}
+	} else if r := t.policy.exists(from, &d.Draft); r != nil {
+		return SendResult{Err: r}
+	}
+	name := d.Channel
+	if d.To != "" {
+		name = Direct(from, d.To)
+	}
+	sender := t.agent(from)
+	if r, found := t.duplicate(sender, name, d); found {
+		return r
+	}
+	ch := t.channels[name]
+	if d.ReplyTo > 0 && (ch == nil || d.ReplyTo > ch.last) {
+		return SendResult{Err: invalid(what(from, &d.Draft), []deny.Field{{Name: "reply_to_sequence_id", Why: fmt.Sprintf("%s has no message %d", name, d.ReplyTo)}})}
+	}
+	m := &record{
+		sender: sender, key: d.key, typ: d.Type, rank: d.rank, reply: d.ReplyTo,
+		size: int64(len(d.Body)), body: d.Body, critical: d.Type.critical(),
+	}
+	if d.ReplyTo > 0 {
+		m.root = t.root(ch, d.ReplyTo)
+	}
+	if r := t.post(m, name, from, t.recipients(from, d), d.To != ""); r != nil {
+		t.counts.Refused++
+		r.What = what(from, &d.Draft)
+		return SendResult{Err: r}
+	}
+	t.counts.Sent++
+	return SendResult{Channel: name, Sequence: m.seq, Time: time.Unix(0, m.time).UTC()}
+}
+
+// recipients are the members of the channel at this moment.
+func (t *txn) recipients(from string, d *checked) []*queue {
+	if d.To != "" {
+		return []*queue{t.queue(d.To)}
+	}
+	var out []*queue
+	for _, member := range t.policy.Channels[d.Channel] {
+		if member != from {
+			out = append(out, t.queue(member))
+		}
+	}
+	return out
+}
+
+// duplicate finds a message that was taken under the same key before, in this
+// transaction or earlier.
+func (t *txn) duplicate(sender int64, channel string, d *checked) (SendResult, bool) {
+	m := t.keys[senderKey{sender, d.key}]
+	if m == nil {
+		t.fail(t.db.query("SELECT channel.name, seq, message.time, type, priority, reply, body FROM message, channel WHERE channel.id = channel AND sender = ? AND key = ?",
+			func(row []driver.Value) error {
+				rank := integer(row[4])
+				m = &record{
+					channel: t.channels[text(row[0])], seq: sequence(row[1]), time: integer(row[2]),
+					typ: Type(text(row[3])), rank: rank, reply: sequence(row[5]), body: blob(row[6]),
+				}
+				return nil
+			}, sender, d.key[:]))
+		if m == nil || m.channel == nil {
+			return SendResult{}, false
+		}
+	}
+	if m.channel.name != channel || m.typ != d.Type || m.rank != d.rank || m.reply != d.ReplyTo || !sameBody(m.body, d.Body) {
+		t.counts.Refused++
+		return SendResult{Err: &deny.Reason{
+			Layer: deny.LayerMessages, Code: deny.MessageDuplicateKey, What: fmt.Sprintf("idempotency_key %s to %s", d.key, channel),
+			Why:  fmt.Sprintf("this key was taken for message %d of %s, which has another content", m.seq, m.channel.name),
+			Mend: "make a new UUID for every new message",
+		}}, true
+	}
+	t.counts.Duplicates++
+	return SendResult{Channel: m.channel.name, Sequence: m.seq, Time: time.Unix(0, m.time).UTC(), Duplicate: true}, true
+}
+
+// root is the sequence that the thread of a message began with.
+func (t *txn) root(ch *channel, seq uint64) uint64 {
+	for _, m := range t.messages {
+		if m.channel == ch && m.seq == seq {
+			if m.root > 0 {
+				return m.root
+			}
+			return seq
+		}
+	}
+	root, err := t.db.integer("SELECT root FROM message WHERE channel = ? AND seq = ?", ch.id, number(seq))
+	t.fail(err)
+	if root > 0 {
+		return bits(root)
+	}
+	return seq
+}
+
+func (t *txn) fail(err error) {
+	if t.err == nil {
+		t.err = err
+	}
+}

@@ -1,0 +1,196 @@
+package adapter
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"bulkhead/internal/deny"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestADraftIsRefusedWithEveryReason(t *testing.T) {
+	s := setUp(t)
+	for name, c := range map[string]struct {
+		from   string
+		change func(*Draft)
+		code   deny.Code
+		fields []string
+	}{
+		"a key that is no UUID":                {"pm", func(d *Draft) { d.IdempotencyKey = "1" }, deny.MessageInvalid, []string{"idempotency_key"}},
+		"no recipient":                         {"pm", func(d *Draft) { d.To = "" }, deny.MessageInvalid, []string{"to"}},
+		"an agent and a channel":               {"pm", func(d *Draft) { d.Channel = "product" }, deny.MessageInvalid, []string{"channel"}},
+		"a direct channel by its name":         {"pm", func(d *Draft) { d.To, d.Channel = "", "@pm+qa" }, deny.MessageInvalid, []string{"channel"}},
+		"itself":                               {"pm", func(d *Draft) { d.To = "pm" }, deny.MessageInvalid, []string{"to"}},
+		"a notice":                             {"pm", func(d *Draft) { d.Type = DeadLettered }, deny.MessageInvalid, []string{"type"}},
+		"an answer to what is not there":       {"pm", func(d *Draft) { d.ReplyTo = 7 }, deny.MessageInvalid, []string{"reply_to_sequence_id"}},
+		"no JSON":                              {"pm", func(d *Draft) { d.Body = []byte("{") }, deny.MessageInvalid, []string{"body"}},
+		"no body":                              {"pm", func(d *Draft) { d.Body = nil }, deny.MessageInvalid, []string{"body"}},
+		"everything wrong at once":             {"pm", func(d *Draft) { *d = Draft{Priority: "now", Type: "A"} }, deny.MessageInvalid, []string{"idempotency_key", "to", "type", "priority", "body"}},
+		"a body of more than a megabyte":       {"pm", func(d *Draft) { d.Body = bytes.Repeat([]byte("1"), MaxBody+1) }, deny.MessageTooLarge, nil},
+		"a rule that is one-way":               {"qa", func(d *Draft) { d.To = "outsider" }, deny.MessageNotAllowed, nil},
+		"no member of the channel":             {"outsider", func(d *Draft) { d.To, d.Channel = "", "product" }, deny.MessageNotAllowed, nil},
+		"no such channel":                      {"pm", func(d *Draft) { d.To, d.Channel = "", "secret" }, deny.MessageNotAllowed, nil},
+		"no such agent":                        {"pm", func(d *Draft) { d.To = "nobody" }, deny.MessageNotAllowed, nil},
+		"a sender that is no agent":            {"nobody", func(*Draft) {}, deny.MessageNotAllowed, nil},
+		"the adapter's own name":               {System, func(*Draft) {}, deny.MessageNotAllowed, nil},
+		"the operator's name":                  {OperatorName, func(*Draft) {}, deny.MessageNotAllowed, nil},
+		"a critical type without a permission": {"pm", func(d *Draft) { d.Type = GovernanceDirective }, deny.MessageNotAllowed, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := note("qa", "hello")
+			c.change(&d)
+			// What is refused must not fail what is sent beside it.
+			rs := s.Send(t.Context(), c.from, []Draft{note("pm", "before"), d, note("pm", "after")})
+			r := s.reason(rs[1].Err, c.code)
+			var fields []string
+			for _, f := range r.Fields {
+				fields = append(fields, f.Name)
+			}
+			if diff := cmp.Diff(c.fields, fields); diff != "" || r.Mend == "" || r.What == "" {
+				t.Errorf("%v:\n%s", r, diff)
+			}
+			if c.from == "qa" && (rs[0].Err != nil || rs[2].Err != nil) {
+				t.Errorf("neighbours failed: %v, %v", rs[0].Err, rs[2].Err)
+			}
+		})
+	}
+	if n := s.queue("qa").Queued; n != 0 {
+		t.Errorf("%d refused messages were queued", n)
+	}
+}
+
+func TestAKeyIsTakenOnce(t *testing.T) {
+	s := setUp(t)
+	d := note("qa", "hello")
+	first := s.send("pm", d)
+	other := d
+	other.Body = json.RawMessage(`"other"`)
+	spaced := d
+	spaced.Body = json.RawMessage(` "hello" `)
+	check := func() {
+		t.Helper()
+		rs := s.Send(t.Context(), "pm", []Draft{d, note("qa", "between"), spaced, other})
+		for _, i := range []int{0, 2} {
+			if r := rs[i]; r.Err != nil || !r.Duplicate || r.Sequence != first.Sequence || !r.Time.Equal(first.Time) {
+				t.Errorf("%d: %+v is not %+v again", i, r, first)
+			}
+		}
+		if rs[1].Err != nil || rs[1].Duplicate {
+			t.Errorf("a duplicate failed its neighbour: %+v", rs[1])
+		}
+		s.reason(rs[3].Err, deny.MessageDuplicateKey)
+	}
+	check()
+	s.restart()
+	check()
+	if r := s.send("design", d); r.Duplicate {
+		t.Error("a key of another sender is no duplicate")
+	}
+	twice := note("qa", "twice")
+	rs := s.Send(t.Context(), "pm", []Draft{twice, twice})
+	if rs[0].Duplicate || !rs[1].Duplicate || rs[0].Sequence != rs[1].Sequence {
+		t.Errorf("twice in one batch: %+v", rs)
+	}
+	if n := s.queue("qa").Queued; n != 5 {
+		t.Errorf("%d queued, want 5", n)
+	}
+}
+
+func TestTimeNeverGoesBackInAChannel(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return now } })
+	last := s.send("pm", note("qa", "0")).Time
+	for i, jump := range []time.Duration{time.Hour, -48 * time.Hour, 10 * 365 * 24 * time.Hour, -time.Second, time.Nanosecond} {
+		now = now.Add(jump)
+		if i == 2 {
+			s.restart()
+		}
+		r := s.send("qa", note("pm", fmt.Sprint(i)))
+		if r.Time.Before(last) || r.Sequence != uint64(i+2) {
+			t.Fatalf("after %s: %v is before %v", jump, r, last)
+		}
+		last = r.Time
+	}
+	if ds := s.receive("qa", ReceiveRequest{}); len(ds) != 1 {
+		t.Fatalf("a jump of the clock holds a message back: %v", ds)
+	}
+}
+
+func TestAClockJumpDoesNotStretchALease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		jump := time.Duration(0)
+		s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return time.Now().Add(jump) } })
+		s.send("pm", note("qa", "hello"))
+		s.receive("qa", ReceiveRequest{Lease: 10 * second})
+		jump = -365 * 24 * time.Hour
+		s.restart()
+		time.Sleep(12 * second) // lease and backoff
+		if ds := s.receive("qa", ReceiveRequest{}); len(ds) != 1 || ds[0].Attempt != 2 {
+			t.Fatalf("%+v", ds)
+		}
+	})
+}
+
+func TestThreadsAndReplay(t *testing.T) {
+	s := setUp(t)
+	root := s.send("pm", post("product", "question"))
+	reply := func(from string, to uint64, body string) SendResult {
+		d := post("product", body)
+		d.ReplyTo = to
+		return s.send(from, d)
+	}
+	a := reply("qa", root.Sequence, "answer")
+	s.send("design", post("product", "something else"))
+	b := reply("pm", a.Sequence, "thanks")
+	batch := []Draft{post("product", "own question"), post("product", "own answer")}
+	batch[1].ReplyTo = b.Sequence + 1 // of the same batch
+	s.Send(t.Context(), "qa", batch)
+	for _, named := range []uint64{root.Sequence, a.Sequence, b.Sequence} {
+		p, err := s.Thread(t.Context(), "engineering", ThreadRequest{Channel: "product", Sequence: named})
+		if err != nil || p.Next != 0 {
+			t.Fatal(p, err)
+		}
+		if diff := cmp.Diff([]string{"question", "answer", "thanks"}, texts(p)); diff != "" {
+			t.Errorf("thread of %d:\n%s", named, diff)
+		}
+	}
+	p, err := s.Thread(t.Context(), "qa", ThreadRequest{Channel: "product", Sequence: b.Sequence + 2})
+	if diff := cmp.Diff([]string{"own question", "own answer"}, texts(p)); diff != "" || err != nil {
+		t.Error(diff, err)
+	}
+	// Replay in pages gives all, in order, and touches no delivery.
+	var all []uint64
+	for from := uint64(1); from != 0; {
+		p, err := s.Replay(t.Context(), "qa", ReplayRequest{Channel: "product", From: from, Limit: 2})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range p.Messages {
+			all = append(all, m.Sequence)
+		}
+		from = p.Next
+	}
+	if diff := cmp.Diff([]uint64{1, 2, 3, 4, 5, 6}, all); diff != "" {
+		t.Error(diff)
+	}
+	_, err = s.Replay(t.Context(), "outsider", ReplayRequest{Channel: "product"})
+	s.reason(err, deny.MessageNotAllowed)
+	_, err = s.Thread(t.Context(), "outsider", ThreadRequest{Channel: "@pm+qa", Sequence: 1})
+	s.reason(err, deny.MessageNotAllowed)
+	_, err = s.Thread(t.Context(), "qa", ThreadRequest{Channel: "product", Sequence: 99})
+	s.reason(err, deny.MessageInvalid)
+}
+
+func texts(p Page) (out []string) {
+	for _, m := range p.Messages {
+		var s string
+		_ = json.Unmarshal(m.Body, &s)
+		out = append(out, s)
+	}
+	return out
+}

@@ -1,0 +1,141 @@
+package adapter
+
+import (
+	"context"
+	"runtime"
+	"time"
+)
+
+// smallBody is what stays in memory until it is acknowledged, up to
+// bodyMemory together; the rest is read when it is delivered.
+const (
+	smallBody  = 64 << 10
+	bodyMemory = 32 << 20
+)
+
+// do has the writer do o and waits until that is on disk.
+func (a *Adapter) do(ctx context.Context, o *op) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	o.finish = make(chan error, 1)
+	if err := a.intake.put(o); err != nil {
+		return err
+	}
+	select {
+	case err := <-o.finish:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// write is the one goroutine that changes the database. It commits what many
+// asked for at once, so that they share one fsync.
+func (a *Adapter) write() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var ops []*op
+	for {
+		select {
+		case <-a.intake.wake:
+		case <-timer.C:
+		case <-a.stop:
+			if a.intake.empty() {
+				return
+			}
+		}
+		// Those that were just answered get to ask again before the next commit.
+		runtime.Gosched()
+		ops = a.intake.take(ops[:0])
+		a.batch(ops)
+		clear(ops)
+		if wait, ok := a.core.idle(a.mono()); ok {
+			timer.Reset(wait)
+		} else {
+			timer.Stop()
+		}
+	}
+}
+
+// idle is how long nothing is to be done when nobody asks; false: for ever.
+func (c *core) idle(mono time.Duration) (time.Duration, bool) {
+	at, ok := c.nextNotice()
+	if len(c.due) > 0 && (!ok || c.due[0].due < at) {
+		at, ok = c.due[0].due, true
+	}
+	return max(at-mono, 0), ok
+}
+
+// batch does ops in one transaction and answers them.
+func (a *Adapter) batch(ops []*op) {
+	t := a.core.newTxn(a.clock(), a.mono())
+	err := a.mend()
+	if err == nil {
+		t.core = a.core
+		t.expire()
+		for _, o := range ops {
+			if o.run != nil {
+				o.run(t)
+			}
+			if t.err != nil {
+				break
+			}
+		}
+		t.notify()
+		t.serve()
+		fresh := append([]*record{}, t.messages...)
+		begin := time.Now()
+		wrote := t.begun || len(t.messages)+len(t.dirty) > 0
+		if err = t.commit(); err == nil {
+			if wrote {
+				a.core.counts.Commit.observe(time.Since(begin))
+			}
+			a.core.forget(fresh)
+			if len(fresh) > 0 {
+				a.core.news()
+			}
+			for _, f := range t.after {
+				f()
+			}
+		}
+	}
+	if err != nil {
+		a.undo(t, err)
+		err = failed(err)
+	}
+	for _, o := range ops {
+		if o.after != nil && err == nil {
+			o.after(a.core.db)
+		}
+		o.finish <- err
+	}
+	a.publish()
+}
+
+// forget frees bodies that are too large to be kept in memory.
+func (c *core) forget(fresh []*record) {
+	for _, m := range fresh {
+		if m.refs > 0 && (m.size > smallBody || c.cached > bodyMemory) {
+			c.cached -= m.size
+			m.body = nil
+		}
+	}
+}
+
+// undo has memory read anew before the next transaction. Whoever waits for
+// messages is told to ask again.
+func (a *Adapter) undo(t *txn, err error) {
+	a.log.Error("message store cannot be written", "error", err, "effect", "what was asked for is refused; nothing that was acknowledged is lost")
+	for _, ws := range a.core.waiters {
+		t.served = append(t.served, ws...)
+	}
+	clear(a.core.waiters)
+	for _, w := range t.served {
+		w.out, w.err = nil, failed(err)
+		close(w.ready)
+	}
+	a.core.counts.Failed++
+	a.broken = true
+	a.reopen = a.reopen || !full(err)
+}
