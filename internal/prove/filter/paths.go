@@ -22,6 +22,7 @@ type value struct {
 	mask  uint32
 	konst uint32
 	unset bool
+	fixed bool // a constant that stands for a class of call numbers or architectures
 }
 
 func constant(k uint32) value { return value{word: -1, konst: k} }
@@ -34,9 +35,16 @@ type state struct {
 	when Conjunction
 }
 
+// errClass says that a filter looks at single bits of a number that stands for a
+// class of numbers.
+var errClass = errors.New("filter: looks at bits of a call number or architecture")
+
 // Paths lists every way through the filter that some words can take. They
 // exclude each other and cover every value.
-func (p Program) Paths() ([]Path, error) {
+func (p Program) Paths() ([]Path, error) { return p.paths(nil) }
+
+// paths does so for one call number and architecture, when a call is given.
+func (p Program) paths(of *call) ([]Path, error) {
 	if err := p.check(); err != nil {
 		return nil, err
 	}
@@ -52,7 +60,7 @@ func (p Program) Paths() ([]Path, error) {
 		}
 		s := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		path, forks, err := p.follow(s)
+		path, forks, err := p.follow(s, of)
 		if err != nil {
 			return nil, fmt.Errorf("filter: instruction %d: %w", s.at, err)
 		}
@@ -65,12 +73,15 @@ func (p Program) Paths() ([]Path, error) {
 }
 
 // follow goes on until the path ends or forks.
-func (p Program) follow(s state) (*Path, []state, error) {
+func (p Program) follow(s state, of *call) (*Path, []state, error) {
 	for {
 		in := p[s.at]
 		switch in.Op {
 		case opLoad:
 			s.a = value{word: Word(in.K / 4), mask: ^uint32(0)}
+			if of != nil && (s.a.word == Nr || s.a.word == Arch) {
+				s.a = value{word: -1, konst: of[s.a.word], fixed: true}
+			}
 		case opLoadConst:
 			s.a = constant(in.K)
 		case opLoadX:
@@ -90,6 +101,9 @@ func (p Program) follow(s state) (*Path, []state, error) {
 		case opStoreX:
 			s.mem[in.K] = s.x
 		case opAnd:
+			if s.a.fixed {
+				return nil, nil, errClass
+			}
 			if s.a.word < 0 {
 				s.a.konst &= in.K
 			} else {
@@ -119,6 +133,9 @@ func (p Program) follow(s state) (*Path, []state, error) {
 // fork takes both sides of a comparison that some words can take.
 func (s state) fork(in Instruction) ([]state, error) {
 	k := in.K
+	if in.Op == opSet && s.a.fixed || in.Op == opEqX && (s.a.fixed || s.x.fixed) {
+		return nil, errClass
+	}
 	if in.Op == opEqX {
 		if s.x.word >= 0 {
 			return nil, errors.New("compares two words of its input")
