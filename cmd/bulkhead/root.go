@@ -66,7 +66,8 @@ account, namespaces and list of destinations; everything else is denied.
   bulkhead init      write a commented bulkhead.yaml
   bulkhead plan      see what would change
   bulkhead up        put it in force
-  bulkhead verify    attack every wall and see what held`,
+  bulkhead verify    attack every wall and see what held
+  bulkhead prove     say exactly what the kernel lets the team do`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args:          cobra.NoArgs,
@@ -84,7 +85,7 @@ account, namespaces and list of destinations; everything else is denied.
 		newInitCommand(a), newPlanCommand(a), newUpCommand(a), newStatusCommand(a), newExecCommand(a),
 		newRunCommand(a), newLogsCommand(a), newRestartCommand(a), newStopCommand(a), newDownCommand(a),
 		newForwardCommand(a), newWorkspaceCommand(a), newAllowCommand(a), newRevokeCommand(a), newMessagesCommand(a), newDeadLettersCommand(a), newMetricsCommand(a), newWatchCommand(a), newDenialsCommand(a), newWhyCommand(a), newEgressCommand(a),
-		newVerifyCommand(a), newDoctorCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
+		newVerifyCommand(a), newProveCommand(a), newDoctorCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
 	)
 	return root
 }

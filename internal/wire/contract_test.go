@@ -61,6 +61,7 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbDown, DownRequest{Team: "pair", Purge: true})
 	w(VerbLogs, LogsRequest{Team: "pair", Agent: "writer", Container: "runtime"})
 	w(VerbVerify, VerifyRequest{Team: "pair", NoControls: true})
+	w(VerbProve, TeamRequest{Team: "pair"})
 	w(VerbRun, RunRequest{Team: "pair", Agent: "writer", Exec: ExecRequest{Argv: []string{"true"}}})
 	w(VerbExec, AgentExec{Team: "pair", Agent: "writer", Container: "runtime", Exec: exec})
 	w(VerbDenials, AgentRequest{Team: "pair", Agents: []string{"writer"}})

@@ -20,6 +20,7 @@ const (
 	VerbDown      = "down"      // [DownRequest] -> [DownResult]
 	VerbLogs      = "logs"      // [LogsRequest] -> descriptors of the log files, oldest first
 	VerbVerify    = "verify"    // [VerifyRequest] -> evidence.Report
+	VerbProve     = "prove"     // [TeamRequest] -> prove.Report: statements from what the kernel holds; changes nothing
 	VerbRun       = "run"       // [RunRequest]: a one-off container -> as VerbExec
 	VerbDenials   = "denials"   // [AgentRequest] -> [DenialsResult]: what the warden and the kernel refused
 	VerbAllow     = "allow"     // [AllowRequest] -> [AllowResult]

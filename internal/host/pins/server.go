@@ -369,3 +369,17 @@ func (s *Server) count(a *agent, r *deny.Reason) {
 		s.cfg.Denied(a.account, r)
 	}
 }
+
+// Lists says whether the policy in force allows a destination ("name:port") to
+// an account.
+func (s *Server) Lists(account, destination string) bool {
+	s.mu.Lock()
+	a := s.agents[account]
+	s.mu.Unlock()
+	host, port, err := splitDestination(destination)
+	if a == nil || err != nil {
+		return false
+	}
+	_, ok := a.policy.Load().Keeps(host, port)
+	return ok
+}

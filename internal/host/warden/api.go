@@ -164,6 +164,8 @@ func (c *call) dispatch(verb string) error {
 			defer cancel()
 			return c.w.verify(ctx, r, c.say)
 		})
+	case wire.VerbProve:
+		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.prove(c.ctx, r) })
 	case wire.VerbDenials:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.denialsOf(r) })
 	case wire.VerbAllow:

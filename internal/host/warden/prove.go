@@ -1,0 +1,130 @@
+package warden
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"bulkhead/internal/engine"
+	"bulkhead/internal/host/nft"
+	"bulkhead/internal/prove"
+	"bulkhead/internal/wire"
+)
+
+// prove makes exact statements about a running team from what the kernel holds.
+func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report, error) {
+	t, err := w.team(req.Team)
+	if err != nil {
+		return nil, err
+	}
+	q := prove.Request{Team: t.name, Table: nft.Name}
+	w.mu.Lock()
+	agents := t.sorted()
+	w.mu.Unlock()
+	for _, a := range agents {
+		one, err := a.subject(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("agent %s: %w", a.Place.Name, err)
+		}
+		q.Agents = append(q.Agents, one)
+	}
+	r, err := prove.Team(ctx, q)
+	if err != nil {
+		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitFailed, Mend: "nothing was proven; try again, and look at `bulkhead doctor` when it stays"}}
+	}
+	return r, nil
+}
+
+// subject is the agent as far as it is not for the kernel to say: its ids, its
+// cgroups, and the addresses that the guard pinned for what its manifest lists.
+func (a *agentRun) subject(ctx context.Context) (prove.Agent, error) {
+	one := prove.Agent{Name: a.Place.Name, Account: a.Place.Account, IDs: a.IDs, Pins: a.allowedPins()}
+	top := filepath.Join(a.Place.Team, a.Place.Name)
+	group, err := a.w.cgroups.Group(top)
+	if err != nil {
+		return one, err
+	}
+	names, err := group.Children()
+	if err != nil {
+		return one, err
+	}
+	for _, name := range names {
+		g, err := a.w.cgroups.Group(filepath.Join(top, name))
+		if err != nil {
+			return one, err
+		}
+		pids, err := g.Procs()
+		if err != nil {
+			return one, err
+		}
+		found := false
+		for _, pid := range pids {
+			role, err := a.roleOf(name, pid)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // it has ended
+			}
+			if err != nil {
+				return one, err
+			}
+			found = found || role != ""
+			one.Processes = append(one.Processes, prove.Process{PID: pid, Role: role})
+		}
+		if !found {
+			continue
+		}
+		l, err := g.Limits()
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return one, err
+		}
+		for what, v := range map[string]int64{"memory in bytes": l.MemoryBytes, "processes": l.PIDs, "thousandths of a core": l.MilliCPU} {
+			one.Limits = append(one.Limits, prove.Limit{What: what, File: "cgroup " + g.Full(), Value: fmt.Sprint(v), Bound: v > 0})
+		}
+	}
+	return one, ctx.Err()
+}
+
+// roleOf says by which profile a process must be confined: by the name of its
+// cgroup, which root gave, and its id. Those of the account itself (podman,
+// conmon, the launcher) are walled in by the account's cell.
+func (a *agentRun) roleOf(group string, pid int) (engine.Role, error) {
+	c, err := confinementOf(pid)
+	if err != nil {
+		return "", err
+	}
+	switch uid := c.uids[0]; {
+	case uid == a.IDs.Dialer:
+		return engine.RoleDialer, nil
+	case uid < a.IDs.Base || uid > a.IDs.Last():
+		return "", nil
+	}
+	switch {
+	case group == gatewayName:
+		return engine.RoleGateway, nil
+	case group == runtimeName:
+		return engine.RoleRuntime, nil
+	case strings.HasPrefix(group, "ready-"), strings.HasPrefix(group, "run-"):
+		return engine.RoleRun, nil
+	}
+	return "", fmt.Errorf("process %d in cgroup %s of %s has id %d of the agent's range and is none of its containers'", pid, group, a.Place.Name, c.uids[0])
+}
+
+// allowedPins are the pins of destinations that the policy in force lists.
+func (a *agentRun) allowedPins() []netip.AddrPort {
+	var out []netip.AddrPort
+	for _, e := range a.w.table.Pins(a.Place.Account) {
+		for _, d := range e.Destinations {
+			if a.w.pins.Lists(a.Place.Account, d) {
+				out = append(out, e.Address)
+				break
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,110 @@
+package prove
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/engine"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/prove/packets"
+)
+
+// Agent is one agent as the warden knows it: whom to look at, and what the
+// manifest allows it. Everything else is read from the kernel.
+type Agent struct {
+	Name, Account string
+	IDs           layout.IDs
+	// Processes are all of the agent's, from cgroups that root owns.
+	Processes []Process
+	// Pins are the addresses that the manifest's destinations have now.
+	Pins []netip.AddrPort
+	// Writable are the host's folders that the agent's containers may write.
+	Limits []Limit
+}
+
+// Process is one process of an agent. A role that is empty is not a container's:
+// podman, conmon, the launcher, which are walled in by the account's cell.
+type Process struct {
+	PID  int
+	Role engine.Role
+}
+
+// Limit is one bound as a cgroup's file holds it.
+type Limit struct {
+	What, File, Value string
+	Bound             bool // false: the kernel bounds nothing
+}
+
+// Request is what is to be proven.
+type Request struct {
+	Team   string
+	Table  string // the name of our table, family inet
+	Agents []Agent
+}
+
+// Team proves the statements of a team.
+func Team(ctx context.Context, q Request) (*Report, error) {
+	r := &Report{SchemaVersion: SchemaVersion, Time: time.Now().UTC(), Team: q.Team, Kernel: kernel(), Agents: []string{}, Statements: []Statement{}}
+	rules, err := packets.Read()
+	if err != nil {
+		return nil, err
+	}
+	calls := newCalls()
+	var mounts []written
+	for _, a := range q.Agents {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		r.Agents = append(r.Agents, a.Name)
+		r.add(dialerEgress(rules, q.Table, a))
+		r.add(agentEgress(rules, q.Table, a))
+		r.add(calls.statement(a))
+		r.add(privileges(a))
+		r.add(namespaces(a))
+		r.add(limits(a))
+		mounts = append(mounts, writtenBy(a))
+	}
+	for i, a := range q.Agents {
+		r.add(ids(a, q.Agents))
+		r.add(writable(mounts[i], mounts))
+	}
+	return r, nil
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+}
+
+func limits(a Agent) Statement {
+	s := Statement{ID: "limits", Agent: a.Name, Says: "memory, processes and processor time are bounded in the kernel"}
+	if len(a.Limits) == 0 {
+		s.against("no cgroup of %s could be read", a.Name)
+	}
+	for _, l := range a.Limits {
+		s.Read = append(s.Read, fmt.Sprintf("%s: %s in %s", l.What, l.Value, l.File))
+		if !l.Bound {
+			s.against("%s is not bounded: %s holds %q", l.What, l.File, l.Value)
+		}
+	}
+	return s
+}
+
+// ids compares the agent's ids with everybody's.
+func ids(a Agent, all []Agent) Statement {
+	s := Statement{ID: "ids", Agent: a.Name, Says: "no id of the agent is another agent's"}
+	s.Read = append(s.Read, a.IDs.String())
+	for _, o := range all {
+		if o.Name != a.Name && a.IDs.Overlaps(o.IDs) {
+			s.against("%s has %s", o.Name, o.IDs)
+		}
+	}
+	return s
+}

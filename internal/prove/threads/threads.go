@@ -1,0 +1,187 @@
+package threads
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/prove/filter"
+)
+
+// Thread is one thread and its filters, the newest first. None means that it
+// may call everything.
+type Thread struct {
+	ID      int
+	Filters []filter.Program
+}
+
+// Bounds of what is read.
+const (
+	maxThreads = 4096
+	maxFilters = 64
+	// stopPatience is how long a thread may take to stop: one in an
+	// uninterruptible sleep does not.
+	stopPatience = 2 * time.Second
+)
+
+// ErrGone says that the process ended meanwhile.
+var ErrGone = errors.New("threads: the process ended")
+
+// Of reads every thread of a process. Threads that begin meanwhile are read
+// too: the list is taken again until no new one comes.
+func Of(pid int) ([]Thread, error) {
+	type answer struct {
+		threads []Thread
+		err     error
+	}
+	done := make(chan answer)
+	go func() {
+		// A tracer is a thread.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		t, err := all(pid)
+		done <- answer{t, err}
+	}()
+	a := <-done
+	return a.threads, a.err
+}
+
+func all(pid int) ([]Thread, error) {
+	seen := map[int]bool{}
+	var out []Thread
+	for {
+		ids, err := list(pid)
+		if err != nil {
+			return nil, err
+		}
+		grew := false
+		for _, id := range ids {
+			if seen[id] {
+				continue
+			}
+			seen[id], grew = true, true
+			filters, err := filtersOf(id)
+			if errors.Is(err, unix.ESRCH) {
+				continue // this thread has ended
+			}
+			if err != nil {
+				return nil, fmt.Errorf("threads: thread %d of process %d: %w", id, pid, err)
+			}
+			out = append(out, Thread{ID: id, Filters: filters})
+		}
+		if len(seen) > maxThreads {
+			return nil, fmt.Errorf("threads: process %d has more than %d threads", pid, maxThreads)
+		}
+		if !grew {
+			if len(out) == 0 {
+				return nil, ErrGone
+			}
+			return out, nil
+		}
+	}
+}
+
+func list(pid int) ([]int, error) {
+	entries, err := os.ReadDir(filepath.Join("/proc", strconv.Itoa(pid), "task"))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return nil, ErrGone
+	}
+	if err != nil {
+		return nil, fmt.Errorf("threads: process %d: %w", pid, err)
+	}
+	var out []int
+	for _, e := range entries {
+		n, err := strconv.Atoi(e.Name())
+		if err != nil {
+			return nil, fmt.Errorf("threads: process %d: %w", pid, err)
+		}
+		out = append(out, n)
+	}
+	return out, nil
+}
+
+// filtersOf stops one thread, copies its filters and lets it go on. The caller
+// keeps to one thread of its own.
+func filtersOf(id int) (out []filter.Program, err error) {
+	if err := ptrace(unix.PTRACE_SEIZE, id, 0, nil); err != nil {
+		return nil, fmt.Errorf("attach: %w", err)
+	}
+	defer func() {
+		// One that has ended is let go of by that.
+		if e := ptrace(unix.PTRACE_DETACH, id, 0, nil); e != nil && !errors.Is(e, unix.ESRCH) {
+			err = errors.Join(err, fmt.Errorf("detach: %w", e))
+		}
+	}()
+	if err := ptrace(unix.PTRACE_INTERRUPT, id, 0, nil); err != nil {
+		return nil, fmt.Errorf("stop: %w", err)
+	}
+	if err := awaitStop(id); err != nil {
+		return nil, err
+	}
+	for i := range maxFilters {
+		p, err := get(id, i)
+		if errors.Is(err, unix.ENOENT) {
+			return out, nil
+		}
+		if errors.Is(err, unix.EINVAL) && i == 0 {
+			return nil, nil // it is in no filter mode
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return nil, fmt.Errorf("it has more than %d filters", maxFilters)
+}
+
+func awaitStop(id int) error {
+	for end := time.Now().Add(stopPatience); ; {
+		var ws unix.WaitStatus
+		got, err := unix.Wait4(id, &ws, unix.WNOHANG|unix.WALL, nil)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait: %w", err)
+		case got == id && ws.Stopped():
+			return nil
+		case got == id:
+			return unix.ESRCH
+		case time.Now().After(end):
+			return fmt.Errorf("it does not stop within %s", stopPatience)
+		default:
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+}
+
+// get copies one filter; the kernel says how many instructions it has.
+func get(id, i int) (filter.Program, error) {
+	n, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SECCOMP_GET_FILTER, uintptr(id), uintptr(i), 0, 0, 0)
+	if e != 0 {
+		return nil, fmt.Errorf("filter %d: %w", i, e)
+	}
+	const size = 8 // struct sock_filter
+	if n == 0 || n > 4096 {
+		return nil, fmt.Errorf("filter %d has %d instructions", i, n)
+	}
+	buf := make([]byte, n*size)
+	if err := ptrace(unix.PTRACE_SECCOMP_GET_FILTER, id, uintptr(i), unsafe.Pointer(&buf[0])); err != nil {
+		return nil, fmt.Errorf("filter %d: %w", i, err)
+	}
+	return filter.Parse(buf)
+}
+
+func ptrace(request, id int, addr uintptr, data unsafe.Pointer) error {
+	_, _, e := unix.Syscall6(unix.SYS_PTRACE, uintptr(request), uintptr(id), addr, uintptr(data), 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
+}

@@ -1,0 +1,107 @@
+package threads
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/confine"
+	"bulkhead/internal/engine"
+	"bulkhead/internal/prove/filter"
+)
+
+// TestMain is also the child that is read: one of its threads has a filter, the
+// others have none.
+func TestMain(m *testing.M) {
+	if os.Getenv("FILTERED_CHILD") == "" {
+		os.Exit(m.Run())
+	}
+	f, err := confine.ForRole(engine.RoleGateway)
+	if err != nil {
+		panic(err)
+	}
+	ready, end := make(chan int), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		raw := f.Marshal()
+		prog := unix.SockFprog{Len: uint16(len(raw) / 8), Filter: (*unix.SockFilter)(unsafe.Pointer(&raw[0]))}
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			panic(err)
+		}
+		if _, _, e := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog))); e != 0 {
+			panic(e)
+		}
+		ready <- unix.Gettid()
+		<-end
+	}()
+	fmt.Println(<-ready)
+	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
+	os.Exit(0)
+}
+
+func TestEveryThreadIsRead(t *testing.T) {
+	c := exec.CommandContext(t.Context(), "/proc/self/exe")
+	c.Env = []string{"FILTERED_CHILD=1"}
+	in, err := c.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 20 { // reading harms nothing: it can be done again
+		threads, err := Of(c.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		filtered := 0
+		for _, th := range threads {
+			if fmt.Sprint(th.ID) == strings.TrimSpace(line) {
+				filtered++
+				if len(th.Filters) != 1 {
+					t.Fatalf("%d filters", len(th.Filters))
+				}
+				f, err := confine.ForRole(engine.RoleGateway)
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := filter.Parse(f.Marshal())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if diff, err := filter.Differences(th.Filters[0], want, 1); err != nil || len(diff) > 0 {
+					t.Fatalf("%v %v", diff, err)
+				}
+			} else if len(th.Filters) != 0 {
+				t.Errorf("thread %d has %d filters", th.ID, len(th.Filters))
+			}
+		}
+		if filtered != 1 || len(threads) < 2 {
+			t.Fatalf("%d threads, %d filtered", len(threads), filtered)
+		}
+	}
+	if err := in.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Wait(); err != nil {
+		t.Errorf("the process that was read ends with %v", err)
+	}
+	if _, err := Of(c.Process.Pid); err == nil {
+		t.Error("a process that has ended has threads")
+	}
+}
