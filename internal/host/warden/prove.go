@@ -107,6 +107,8 @@ func (a *agentRun) roleOf(group string, pid int) (engine.Role, error) {
 	switch {
 	case group == gatewayName:
 		return engine.RoleGateway, nil
+	case a.relayed(runtimeName) && group != gatewayName:
+		return "", nil // gVisor's own processes, by gVisor's own filter (docs/contracts/prove.md)
 	case group == runtimeName:
 		return engine.RoleRuntime, nil
 	case strings.HasPrefix(group, "ready-"), strings.HasPrefix(group, "run-"):
