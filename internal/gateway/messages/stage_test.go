@@ -22,10 +22,10 @@ import (
 	"time"
 
 	"bulkhead/internal/adapter"
-	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/adapter/draftkey"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/adapter/server"
+	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/record"
 )
 
