@@ -70,7 +70,7 @@ func TestCriticalMessagesAreNeverEvicted(t *testing.T) {
 	if r.RetryAfter == 0 || r.Envelope().StatusCode != 429 {
 		t.Errorf("%+v", r)
 	}
-	s.refused("design", note("qa", "an ordinary one"), deny.MessageQueueFull)
+	_ = s.refused("design", note("qa", "an ordinary one"), deny.MessageQueueFull)
 	if q := s.queue("qa"); q.Senders["pm"] != QueueSize || q.Dead != 2 {
 		t.Fatalf("%+v", q)
 	}
@@ -83,7 +83,7 @@ func TestCriticalMessagesAreNeverEvicted(t *testing.T) {
 		t.Errorf("%+v", q)
 	}
 	// Unless it is critical: then its sender waits.
-	s.refused("pm", as(post("product", "to all"), Escalation), deny.MessageQueueFull)
+	_ = s.refused("pm", as(post("product", "to all"), Escalation), deny.MessageQueueFull)
 	if st, _ := s.Channels(t.Context(), "pm"); st[len(st)-1].Channel != "product" || st[len(st)-1].Last != sent.Sequence {
 		t.Errorf("a refusal took a sequence: %+v", st)
 	}
@@ -93,7 +93,7 @@ func TestOrdinaryMessagesOfALargeSenderDoNotEvictThoseOfASmallOne(t *testing.T) 
 	s := setUp(t)
 	s.fill("pm", "qa", QueueSize-5, Escalation)
 	s.fill("design", "qa", 5, "note")
-	s.refused("pm", note("qa", "ordinary"), deny.MessageQueueFull)
+	_ = s.refused("pm", note("qa", "ordinary"), deny.MessageQueueFull)
 	if q := s.queue("qa"); q.Senders["design"] != 5 {
 		t.Fatalf("%+v", q)
 	}

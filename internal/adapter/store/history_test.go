@@ -22,7 +22,6 @@ type history struct {
 	deliveries map[string][]delivered    // by recipient, in the order in which it got them
 	acks       map[recipientKey][]ackked // what was acknowledged
 	start      time.Time
-	client     int
 }
 
 type sent struct {

@@ -276,7 +276,7 @@ func TestAFailingDiskIsToldAndLosesNothing(t *testing.T) {
 	fault(sqlite3.IOERR_FSYNC)
 	draft := note("qa", "while it fails")
 	s.refused("pm", draft, deny.MessageUnavailable)
-	s.reason(<-got, deny.MessageUnavailable)
+	_ = s.reason(<-got, deny.MessageUnavailable)
 	s.refused("pm", draft, deny.MessageUnavailable)
 	fault(nil)
 	s.send("pm", draft)

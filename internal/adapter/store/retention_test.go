@@ -32,7 +32,7 @@ func TestOldMessagesGoAndContractsStay(t *testing.T) {
 			t.Errorf("sequence %d was given again", r.Sequence)
 		}
 		_, err = s.Thread(t.Context(), "pm", ThreadRequest{Channel: "@pm+qa", Sequence: 1})
-		s.reason(err, deny.MessageInvalid)
+		_ = s.reason(err, deny.MessageInvalid)
 	})
 }
 

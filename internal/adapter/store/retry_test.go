@@ -90,7 +90,7 @@ func TestALaterMessageWaitsForTheRetryOfAnEarlierOne(t *testing.T) {
 		first := s.receive("qa", ReceiveRequest{Max: 2})
 		s.Refuse(t.Context(), "qa", []Refusal{{Lease: first[0].Lease, Delay: 5 * second}})
 		// What was leased after it is void, or it would be done before it.
-		s.reason(s.Ack(t.Context(), "qa", []string{first[1].Lease})[0], deny.MessageLeaseOver)
+		_ = s.reason(s.Ack(t.Context(), "qa", []string{first[1].Lease})[0], deny.MessageLeaseOver)
 		if ds := s.receive("qa", ReceiveRequest{Wait: 4 * second}); len(ds) != 0 {
 			t.Fatalf("overtaken by %v", bodies(ds))
 		}

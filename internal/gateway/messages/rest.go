@@ -144,7 +144,7 @@ func write(w http.ResponseWriter, status int, body []byte) {
 	h["X-Content-Type-Options"] = noSniff
 	h["Content-Length"] = []string{strconv.Itoa(len(body))}
 	w.WriteHeader(status)
-	_, _ = w.Write(body) // a client that left is none of ours // #nosec G705 -- JSON, said to be, with nosniff
+	_, _ = w.Write(body) // #nosec G705 -- JSON, said to be, with nosniff; a client that left is none of ours
 }
 
 var (

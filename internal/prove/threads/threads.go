@@ -172,7 +172,7 @@ func get(id, i int) (filter.Program, error) {
 		return nil, fmt.Errorf("filter %d has %d instructions", i, n)
 	}
 	buf := make([]byte, n*size)
-	if err := ptrace(unix.PTRACE_SECCOMP_GET_FILTER, id, uintptr(i), unsafe.Pointer(&buf[0])); err != nil {
+	if err := ptrace(unix.PTRACE_SECCOMP_GET_FILTER, id, uintptr(i), unsafe.Pointer(&buf[0])); err != nil { // #nosec G103 -- a buffer of the size that the kernel named
 		return nil, fmt.Errorf("filter %d: %w", i, err)
 	}
 	return filter.Parse(buf)
