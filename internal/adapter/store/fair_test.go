@@ -114,10 +114,10 @@ func TestASenderHasAByteQuotaDeadLettersIncluded(t *testing.T) {
 	}
 	s.send("design", big()) // others are not concerned
 	s.restart()
-	s.refused("pm", big(), deny.MessageQuota)
+	_ = s.refused("pm", big(), deny.MessageQuota)
 	s.ack("qa", s.receive("qa", ReceiveRequest{Max: 1, Channel: "@pm+qa"})...)
 	s.send("pm", big())
-	s.refused("pm", big(), deny.MessageQuota)
+	_ = s.refused("pm", big(), deny.MessageQuota)
 }
 
 func TestAFloodedQueueDelaysOthersByABound(t *testing.T) {
@@ -221,7 +221,7 @@ func TestOperatorsSeeAndSend(t *testing.T) {
 	if err := s.SetPolicy(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	s.refused("qa", post("product", "no longer"), deny.MessageNotAllowed)
+	_ = s.refused("qa", post("product", "no longer"), deny.MessageNotAllowed)
 	if ds := s.receive("qa", ReceiveRequest{}); len(ds) != 2 {
 		t.Errorf("what was queued before the change of members stays: %v", bodies(ds))
 	}

@@ -275,9 +275,9 @@ func TestAFailingDiskIsToldAndLosesNothing(t *testing.T) {
 	}
 	fault(sqlite3.IOERR_FSYNC)
 	draft := note("qa", "while it fails")
-	s.refused("pm", draft, deny.MessageUnavailable)
+	_ = s.refused("pm", draft, deny.MessageUnavailable)
 	_ = s.reason(<-got, deny.MessageUnavailable)
-	s.refused("pm", draft, deny.MessageUnavailable)
+	_ = s.refused("pm", draft, deny.MessageUnavailable)
 	fault(nil)
 	s.send("pm", draft)
 	if ds := s.receive("qa", ReceiveRequest{}); len(ds) != 2 {

@@ -111,7 +111,7 @@ func TestALeaseBelongsToOneRecipientAndOneDelivery(t *testing.T) {
 		qa, design := s.receive("qa", ReceiveRequest{}), s.receive("design", ReceiveRequest{})
 		over := func(agent, lease string) {
 			t.Helper()
-			s.reason(s.Ack(t.Context(), agent, []string{lease})[0], deny.MessageLeaseOver)
+			_ = s.reason(s.Ack(t.Context(), agent, []string{lease})[0], deny.MessageLeaseOver)
 		}
 		over("design", qa[0].Lease)
 		over("nobody", qa[0].Lease)

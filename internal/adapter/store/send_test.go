@@ -83,7 +83,7 @@ func TestAKeyIsTakenOnce(t *testing.T) {
 		if rs[1].Err != nil || rs[1].Duplicate {
 			t.Errorf("a duplicate failed its neighbour: %+v", rs[1])
 		}
-		s.reason(rs[3].Err, deny.MessageDuplicateKey)
+		_ = s.reason(rs[3].Err, deny.MessageDuplicateKey)
 	}
 	check()
 	s.restart()
@@ -179,11 +179,11 @@ func TestThreadsAndReplay(t *testing.T) {
 		t.Error(diff)
 	}
 	_, err = s.Replay(t.Context(), "outsider", ReplayRequest{Channel: "product"})
-	s.reason(err, deny.MessageNotAllowed)
+	_ = s.reason(err, deny.MessageNotAllowed)
 	_, err = s.Thread(t.Context(), "outsider", ThreadRequest{Channel: "@pm+qa", Sequence: 1})
-	s.reason(err, deny.MessageNotAllowed)
+	_ = s.reason(err, deny.MessageNotAllowed)
 	_, err = s.Thread(t.Context(), "qa", ThreadRequest{Channel: "product", Sequence: 99})
-	s.reason(err, deny.MessageInvalid)
+	_ = s.reason(err, deny.MessageInvalid)
 }
 
 func texts(p Page) (out []string) {
