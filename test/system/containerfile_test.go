@@ -33,7 +33,7 @@ func TestAContainerfileIsBuiltWithinWalls(t *testing.T) {
 	bin := stage.Build(t)
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
 		c := host(t, bin)
-		stage.Sh(t, "tar -C /srv/rootfs -cf /srv/bb.tar .; mkdir -p /srv/ctx/data/sub; printf '#!/bin/sh\\necho \"$1\"\\n' > /srv/ctx/tool.sh; chmod 755 /srv/ctx/tool.sh; "+
+		stage.Sh(t, "echo 203.0.113.10 listed.example >> /etc/hosts; tar -C /srv/rootfs -cf /srv/bb.tar .; mkdir -p /srv/ctx/data/sub; printf '#!/bin/sh\\necho \"$1\"\\n' > /srv/ctx/tool.sh; chmod 755 /srv/ctx/tool.sh; "+
 			"echo a > /srv/ctx/data/a.txt; echo b > /srv/ctx/data/sub/b.txt; echo s > /srv/ctx/data/secret; echo '**/secret' > /srv/ctx/.containerignore; echo outside > /srv/outside; ln -s ../outside /srv/ctx/leak")
 		c.Run(t, "image", "import", "/srv/bb.tar", "bb")
 		build := func(name, text string, flags ...string) stage.Result {
@@ -73,7 +73,7 @@ func TestAContainerfileIsBuiltWithinWalls(t *testing.T) {
 					t.Errorf("%s: %q", name, got)
 				}
 			}
-			if s := read("srv/status"); !strings.Contains(s, "NoNewPrivs:\t1\n") || !strings.Contains(s, "CapEff:\t00000000000400eb\n") || !strings.Contains(s, "CapBnd:\t00000000000400eb\n") {
+			if s := read("srv/status"); !strings.Contains(s, "NoNewPrivs:\t1\n") || !strings.Contains(s, "CapEff:\t00000000000400fb\n") || !strings.Contains(s, "CapBnd:\t00000000000400fb\n") {
 				t.Error(s)
 			}
 			if s := read("srv/net"); strings.Count(s, ":") != 1 {
@@ -89,13 +89,13 @@ func TestAContainerfileIsBuiltWithinWalls(t *testing.T) {
 			if !strings.Contains(r.Stderr, "USER is not used") || !strings.Contains(r.Stderr, "CMD is not used") {
 				t.Error("what is not used is not told")
 			}
-			if out := stage.Sh(t, "ls /var/tmp; find /sys/fs/cgroup -name 'image-build-*'"); strings.Contains(out, "bulkhead") || strings.Contains(out, "image-build") {
+			if out := stage.Sh(t, "ls -d /var/tmp/bulkhead-{build,pack,request}-* 2>/dev/null; find /sys/fs/cgroup -name 'image-build-*'"); strings.Contains(out, "bulkhead") || strings.Contains(out, "image-build") {
 				t.Errorf("left behind: %s", out)
 			}
 		})
 		for name, bad := range map[string]struct{ text, want string }{
 			"a host that is not listed":            {"FROM bb\nRUN wget -q -O - http://unlisted.example:8080/", "the build asked for unlisted.example:8080"},
-			"an address past the proxy":            {"FROM bb\nRUN http_proxy= wget -q -T 3 -O - http://203.0.113.10:8080/", "unreachable"},
+			"an address past the proxy":            {"FROM bb\nRUN nc 203.0.113.10 8080 < /dev/null", "Network is unreachable"},
 			"a command that fails":                 {"FROM bb\nRUN exit 3", "line 2: RUN: exit status 3"},
 			"a device":                             {"FROM bb\nRUN mkfifo /pipe", "/pipe is neither"},
 			"a link out of the context":            {"FROM bb\nCOPY leak /x", "links out of it are not followed"},
@@ -104,7 +104,7 @@ func TestAContainerfileIsBuiltWithinWalls(t *testing.T) {
 			"two faults at once":                   {"FROM bb\nADD a b\nONBUILD x", "Containerfile:3:1: ONBUILD"},
 			"a file that is not there":             {"FROM bb\nCOPY nothing /x", "nothing is not in the context"},
 			"the host's tree by a process's root":  {"FROM bb\nRUN ls /proc/1/root/srv/ctx/tool.sh", "No such file"},
-			"writing below the host's kernel keys": {"FROM bb\nRUN echo 1 > /proc/sys/kernel/core_pattern", "core_pattern"},
+			"writing a key of the host's kernel": {"FROM bb\nRUN echo 1 > /proc/sys/kernel/core_pattern", "core_pattern: Permission denied"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := build("bad", bad.text, "--egress", "listed.example:8080")

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path"
 	"slices"
+	"strings"
 
 	"bulkhead/internal/image"
 )
@@ -145,7 +146,7 @@ func copySources(out io.Writer, dir *os.Root, omit ignored, sources []string) (s
 	n, folders := 0, 0
 	var faults []error
 	for _, source := range sources {
-		names, err := fs.Glob(dir.FS(), source)
+		names, err := named(dir, source)
 		if err != nil {
 			return false, err
 		}
@@ -178,4 +179,15 @@ func copySources(out io.Writer, dir *os.Root, omit ignored, sources []string) (s
 		return false, err
 	}
 	return n == 1 && folders == 0, t.out.Close()
+}
+
+// named gives the names that a source stands for, which may be none.
+func named(dir *os.Root, source string) ([]string, error) {
+	if strings.ContainsAny(source, `*?[\`) {
+		return fs.Glob(dir.FS(), source)
+	}
+	if _, err := dir.Lstat(source); err != nil {
+		return nil, nil //nolint:nilerr // the caller says which one is missing
+	}
+	return []string{source}, nil
 }
