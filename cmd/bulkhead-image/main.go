@@ -3,7 +3,9 @@
 //
 //	bulkhead-image fetch   gets what a recipe lists
 //	bulkhead-image pull    gets an image of a registry
-//	bulkhead-image wayout  is the proxy through which the other two reach what they may
+//	bulkhead-image build   carries out a Containerfile
+//	bulkhead-image step    becomes one RUN step of it
+//	bulkhead-image wayout  is the proxy through which the others reach what they may
 //
 // bulkhead starts it as an id that owns nothing, in an empty folder, with the
 // request as JSON on standard input; the answer is a tar on standard output.
@@ -21,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/image"
+	"bulkhead/internal/image/containerfile"
 	"bulkhead/internal/image/registry"
 	"bulkhead/internal/image/wayout"
 	"bulkhead/internal/wire"
@@ -40,7 +43,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	parts := map[string]func(ctx context.Context, in io.Reader, out, log io.Writer) error{"fetch": image.Fetch, "pull": registry.Pull}
+	parts := map[string]func(ctx context.Context, in io.Reader, out, log io.Writer) error{"fetch": image.Fetch, "pull": registry.Pull, "build": containerfile.Build}
 	if len(args) == 1 && args[0] == "wayout" {
 		ln, err := net.FileListener(os.NewFile(listenFD, "listener"))
 		if err != nil {
@@ -48,8 +51,11 @@ func run(ctx context.Context, args []string) error {
 		}
 		return wayout.Serve(ctx, ln, os.Stdin, os.Stderr)
 	}
+	if len(args) == 1 && args[0] == containerfile.StepArg {
+		return containerfile.RunStep()
+	}
 	if len(args) != 1 || parts[args[0]] == nil {
-		return errors.New("usage: bulkhead-image fetch|pull|wayout, started by bulkhead image")
+		return errors.New("usage: bulkhead-image fetch|pull|build|step|wayout, started by bulkhead image")
 	}
 	return parts[args[0]](ctx, os.Stdin, os.Stdout, os.Stderr)
 }

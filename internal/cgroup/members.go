@@ -24,6 +24,9 @@ func (g *Group) Join() error {
 	return nil
 }
 
+// Unified says whether the group is one of version 2.
+func (g *Group) Unified() bool { return g.tree.Unified() }
+
 // JoinThread moves only the calling thread, which must be locked to its
 // goroutine: what it forks then is born in the group. Version 1 only; on
 // version 2 use [Group.Open] and CLONE_INTO_CGROUP.

@@ -15,12 +15,21 @@ import (
 	"strconv"
 	"syscall"
 	"time"
+
+	"bulkhead/internal/cgroup"
 )
 
 // BuilderID is whom fetching runs as. No account has it, and useradd and
 // subordinate ranges do not reach it (shadow's SUB_UID_MAX is 600100000), so
 // nothing on the host belongs to it.
 const BuilderID = 2_000_000_001
+
+// StepsID is user 0 of a Containerfile's build, from outside, and the first of
+// stepsIDs, which own as little.
+const (
+	StepsID  = 2_000_100_000
+	stepsIDs = 65536
+)
 
 // passed are the variables of the host that the fetcher keeps: how to reach
 // the registries that apt and npm are configured with.
@@ -36,8 +45,13 @@ type Builder struct {
 	// Egress says what the process may reach, as host:port; it is asked when
 	// something is fetched. Everything else has no route (root only: see fetch).
 	Egress func(ctx context.Context) ([]string, error)
+	// Group, if set, makes the control group that bounds the process, and says
+	// how it is removed.
+	Group func() (group *cgroup.Group, remove func(), err error)
 	// Log gets progress.
 	Log io.Writer
+
+	steps bool // run steps: as user 0 of a namespace
 }
 
 // CacheDir is where tars are kept by default.
@@ -59,7 +73,7 @@ func (b *Builder) Tar(ctx context.Context, r *Recipe) (*os.File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
 	}
-	return b.tar(ctx, r.Name, digest+".tar", request)
+	return b.tar(ctx, r.Name, digest+".tar", bytes.NewReader(request))
 }
 
 // Layers gives the layers of an image of a registry, from the cache or anew.
@@ -73,12 +87,12 @@ func (b *Builder) Layers(ctx context.Context, reference string, limits Limits) (
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
 	}
-	return b.tar(ctx, reference, "pulled-"+hex+"-"+runtime.GOARCH+".tar", request)
+	return b.tar(ctx, reference, "pulled-"+hex+"-"+runtime.GOARCH+".tar", bytes.NewReader(request))
 }
 
 // tar gives what the unprivileged process makes of a request, kept under the
 // name as.
-func (b *Builder) tar(ctx context.Context, what, as string, request []byte) (_ *os.File, err error) {
+func (b *Builder) tar(ctx context.Context, what, as string, request io.Reader) (_ *os.File, err error) {
 	if b.Cache != "" {
 		if f := openCached(filepath.Join(b.Cache, as)); f != nil {
 			_, _ = fmt.Fprintf(b.Log, "image %s: from the cache (%s)\n", what, f.Name())
@@ -117,6 +131,19 @@ func (b *Builder) tar(ctx context.Context, what, as string, request []byte) (_ *
 	return f, nil
 }
 
+// Steps runs the process (containerfile.Build) on what a Containerfile's build
+// needs, and gives the tree as a tar, which is not kept: a step may do
+// something else each time. The caller closes it. Root only: the process gets a
+// user namespace with ids that nobody may hand out otherwise.
+func (b *Builder) Steps(ctx context.Context, what string, request *os.File) (*os.File, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("image: building from a Containerfile needs root, for the ids and the walls of its steps: run it with sudo")
+	}
+	once := *b
+	once.Cache, once.steps = "", true
+	return once.tar(ctx, what, "", request)
+}
+
 // openCached opens a finished tar that only this user could have written.
 func openCached(path string) *os.File {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0) // #nosec G304 -- our cache
@@ -134,7 +161,7 @@ func openCached(path string) *os.File {
 }
 
 // fetch runs the unprivileged process.
-func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *os.File) (err error) {
+func (b *Builder) fetch(ctx context.Context, what string, request io.Reader, out *os.File) (err error) {
 	dir, err := os.MkdirTemp("/var/tmp", "bulkhead-build-") // hundreds of MB: not in memory
 	if err != nil {
 		return fmt.Errorf("image: %w", err)
@@ -151,7 +178,7 @@ func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *o
 	cmd := exec.CommandContext(ctx, "/proc/self/fd/3", b.Fetch[1:]...) // #nosec G204 -- our own program
 	cmd.ExtraFiles = []*os.File{program}
 	cmd.Dir = dir
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(request), out, log
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = request, out, log
 	cmd.WaitDelay = 10 * time.Second
 	cmd.Env = []string{"PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "HOME=" + dir, "TMPDIR=" + dir, "LC_ALL=C.UTF-8"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setsid: true}
@@ -162,15 +189,18 @@ func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *o
 		if u, err := user.LookupId(strconv.Itoa(BuilderID)); err == nil {
 			return fmt.Errorf("image: id %d belongs to account %s: fetching must run as an id that owns nothing", BuilderID, u.Username)
 		}
-		if err := os.Chown(dir, BuilderID, BuilderID); err != nil {
+		id := b.become(cmd.SysProcAttr)
+		if err := os.Chown(dir, id, id); err != nil {
 			return fmt.Errorf("image: %w", err)
 		}
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: BuilderID, Gid: BuilderID}
-		// The kernel ends whatever is left when the fetcher ends.
-		cmd.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
 	}
 	run := cmd.Run
 	if os.Geteuid() == 0 {
+		group, removeGroup, err := b.bound()
+		if err != nil {
+			return err
+		}
+		defer removeGroup()
 		w, err := b.build(ctx, program, log)
 		if err != nil {
 			return err
@@ -182,10 +212,33 @@ func (b *Builder) fetch(ctx context.Context, what string, request []byte, out *o
 				cmd.Env = append(cmd.Env, name+"="+v)
 			}
 		}
-		run = func() error { return w.run(cmd) }
+		run = func() error { return w.run(cmd, group) }
 	}
 	if err := run(); err != nil {
 		return fmt.Errorf("image %s: fetching failed, see above: %w", what, err)
 	}
 	return nil
+}
+
+// become says whom the process runs as, seen from outside. The kernel ends
+// whatever is left when the process ends.
+func (b *Builder) become(sys *syscall.SysProcAttr) int {
+	sys.Cloneflags = syscall.CLONE_NEWPID | syscall.CLONE_NEWIPC | syscall.CLONE_NEWUTS
+	if !b.steps {
+		sys.Credential = &syscall.Credential{Uid: BuilderID, Gid: BuilderID}
+		return BuilderID
+	}
+	sys.Cloneflags |= syscall.CLONE_NEWUSER | syscall.CLONE_NEWNS
+	ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: StepsID, Size: stepsIDs}}
+	sys.UidMappings, sys.GidMappings, sys.GidMappingsEnableSetgroups = ids, ids, true
+	sys.Credential = &syscall.Credential{}
+	return StepsID
+}
+
+// bound makes the control group, which is nil without one.
+func (b *Builder) bound() (*cgroup.Group, func(), error) {
+	if b.Group == nil {
+		return nil, func() {}, nil
+	}
+	return b.Group()
 }

@@ -14,7 +14,9 @@
 // takes everything it started along. Its network namespace has loopback alone:
 // a proxy under another such id (package wayout) leads to what [Builder.Egress]
 // lists. No maintainer script and, unless asked for, no install script is run.
-// It answers with one tar stream. Images of registries (package registry) come
+// It confines itself ([Confine]) and answers with one tar stream. The steps of
+// Containerfiles (package containerfile) run in a user namespace of such ids
+// ([Builder.Steps]). Images of registries (package registry) come
 // the same way, as a stream of layers.
 //
 // The importer ([Store.Import]) is the only part that runs as root. It takes

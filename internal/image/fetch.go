@@ -31,15 +31,15 @@ func Fetch(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if os.Geteuid() == 0 {
 		return errors.New("fetch: refuses to run as root: it unpacks what strangers wrote")
 	}
-	if err := NoNewPrivileges(); err != nil {
-		return fmt.Errorf("fetch: %w", err)
-	}
 	var r Recipe
 	if err := json.NewDecoder(in).Decode(&r); err != nil {
 		return fmt.Errorf("fetch: recipe: %w", err)
 	}
 	dir, err := os.Getwd()
 	if err != nil {
+		return fmt.Errorf("fetch: %w", err)
+	}
+	if err := Confine(dir, log); err != nil {
 		return fmt.Errorf("fetch: %w", err)
 	}
 	f := &fetcher{dir: dir, tar: tar.NewWriter(out), log: log}

@@ -50,6 +50,13 @@ func unpack(root *os.Root, in io.Reader, limits Limits) (Counts, error) {
 	return u.counts, err
 }
 
+// Unpack is how an import writes a tar below root; the build of a Containerfile
+// lays its base and its files by the same rules, without privileges.
+func Unpack(root *os.Root, in io.Reader, limits Limits) error {
+	_, err := unpack(root, in, limits)
+	return err
+}
+
 type unpacker struct {
 	root    *os.Root
 	limits  Limits

@@ -63,6 +63,12 @@ func unpackLayers(root *os.Root, in io.Reader, limits Limits) (Counts, error) {
 	}
 }
 
+// UnpackLayers is [Unpack] for layers that [WriteLayer] wrote.
+func UnpackLayers(root *os.Root, in io.Reader, limits Limits) error {
+	_, err := unpackLayers(root, in, limits)
+	return err
+}
+
 // takeAway removes what a layer's whiteouts name.
 func (u *unpacker) takeAway(in io.Reader, size int64) error {
 	if size > maxRecipeFile {

@@ -53,6 +53,9 @@ func mountPoints(root *os.Root) error {
 	return nil
 }
 
+// MountPoints makes what containers need in a root, see mountDirs.
+func MountPoints(root *os.Root) error { return mountPoints(root) }
+
 // makeDirs makes a folder and its parents, each of them a real folder.
 func makeDirs(root *os.Root, dir string) error {
 	if parent := path.Dir(dir); parent != "." {

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"bulkhead/internal/cgroup"
 )
 
 // wayOutID is whom the builder's proxy runs as; like [BuilderID] it owns nothing.
@@ -116,14 +118,34 @@ func (w *walls) make() (*os.File, error) {
 	return f, errors.Join(err, ln.Close())
 }
 
-// run starts cmd inside and waits for it.
-func (w *walls) run(cmd *exec.Cmd) error {
+// run starts cmd inside, in the group if there is one, and waits for it.
+func (w *walls) run(cmd *exec.Cmd, group *cgroup.Group) error {
 	started := make(chan error)
-	w.start <- func() { started <- cmd.Start() }
+	w.start <- func() { started <- startIn(cmd, group) }
 	if err := <-started; err != nil {
 		return err
 	}
 	return cmd.Wait()
+}
+
+// startIn starts cmd so that it is born in the group. The calling thread, which
+// stays in it on version 1, ends soon.
+func startIn(cmd *exec.Cmd, group *cgroup.Group) error {
+	switch {
+	case group == nil:
+	case group.Unified():
+		dir, err := group.Open()
+		if err != nil {
+			return err
+		}
+		defer func() { _ = dir.Close() }()
+		cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd()) // #nosec G115 -- a descriptor
+	default:
+		if err := group.JoinThread(); err != nil {
+			return err
+		}
+	}
+	return cmd.Start()
 }
 
 // remove ends the proxy. The namespace goes with the last process in it.

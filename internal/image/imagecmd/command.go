@@ -39,15 +39,34 @@ func Command(host layout.Host) *cobra.Command {
 func buildCommand(store *image.Store) *cobra.Command {
 	var output string
 	var noCache, fetchOnly bool
+	var more containerfileOptions
 	c := &cobra.Command{
-		Use:   "build RECIPE.yaml",
-		Short: "Build an image from a recipe and import it",
+		Use:   "build RECIPE.yaml|CONTAINERFILE|FOLDER",
+		Short: "Build an image from a recipe or a Containerfile and import it",
 		Long: `Fetches what the recipe lists, as an id that owns nothing, and imports it as
 root. It can reach the hosts that this host's own apt and npm are configured with,
 and nothing else. What was fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/bulkhead/images
-under the recipe's digest, and taken from there the next time.`,
+under the recipe's digest, and taken from there the next time.
+
+A Containerfile, or a folder with one, is the other way: FROM (a name of this store,
+or REGISTRY/REPOSITORY@sha256:DIGEST), RUN, COPY from its folder, ENV, ARG, WORKDIR,
+SHELL. Its RUN steps can reach what --preset and --egress name, and nothing else; they
+find the proxy to it in http_proxy and https_proxy. What describes how an image runs (CMD,
+USER, EXPOSE and so on) is not used, and a note says so. It needs root.`,
+		Example: `  sudo bulkhead image build images/base/image.yaml
+  sudo bulkhead image build ./tools --name tools --preset debian`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if dir, file, ok := containerfileOf(args[0]); ok {
+				if fetchOnly {
+					return errors.New("image build: --fetch-only is for recipes: what a Containerfile's steps make is not kept")
+				}
+				more.noCache, more.output = noCache, output
+				return buildContainerfile(c, store, dir, file, more)
+			}
+			if more.given() {
+				return errors.New("image build: --name, --preset and --egress are for Containerfiles: a recipe says its name, and what it lists")
+			}
 			r, err := image.ReadRecipe(args[0])
 			if err != nil {
 				return err
@@ -78,6 +97,9 @@ under the recipe's digest, and taken from there the next time.`,
 	c.Flags().StringVarP(&output, "output", "o", "", "write the tar to this `file` instead of importing it")
 	c.Flags().BoolVar(&fetchOnly, "fetch-only", false, "fill the cache and import nothing")
 	c.Flags().BoolVar(&noCache, "no-cache", false, "fetch anew and keep nothing")
+	c.Flags().StringVar(&more.name, "name", "", "the image's `name` (Containerfile; its folder's without)")
+	c.Flags().StringSliceVar(&more.presets, "preset", nil, "`preset` (npm, pypi, go, debian, github) whose hosts RUN steps may reach")
+	c.Flags().StringSliceVar(&more.egress, "egress", nil, "`host:port` that RUN steps may reach, and, for a pulled base, its registry's other hosts")
 	c.MarkFlagsMutuallyExclusive("fetch-only", "no-cache")
 	c.MarkFlagsMutuallyExclusive("fetch-only", "output")
 	return c
@@ -144,7 +166,7 @@ func builder(c *cobra.Command, part string, noCache bool) (*image.Builder, error
 	if _, err := os.Stat(program); err != nil {
 		return nil, fmt.Errorf("image: %w: install %s beside %s", err, fetcherProgram, self)
 	}
-	b := &image.Builder{Fetch: []string{program, part}, Log: c.ErrOrStderr()}
+	b := &image.Builder{Fetch: []string{program, part}, Log: c.ErrOrStderr(), Group: buildGroup(c.ErrOrStderr())}
 	if !noCache {
 		b.Cache, err = image.CacheDir()
 	}

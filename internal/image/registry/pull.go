@@ -34,7 +34,11 @@ func Pull(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if os.Geteuid() == 0 {
 		return errors.New("pull: refuses to run as root: it unpacks what strangers wrote")
 	}
-	if err := image.NoNewPrivileges(); err != nil {
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("pull: %w", err)
+	}
+	if err := image.Confine(dir, log); err != nil {
 		return fmt.Errorf("pull: %w", err)
 	}
 	var r image.PullRequest

@@ -26,11 +26,15 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
 	"bulkhead/internal/image"
+	"bulkhead/internal/image/containerfile"
 	"bulkhead/internal/image/wayout"
 )
 
 // pullArg makes this test binary act as the process that pulls.
 const pullArg = "image-pull-probe"
+
+// buildArg makes it act as the process that carries out a Containerfile.
+const buildArg = "image-build-probe"
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == pullArg {
@@ -39,6 +43,17 @@ func TestMain(m *testing.M) {
 			os.Exit(1)
 		}
 		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == buildArg {
+		if err := containerfile.Build(context.Background(), os.Stdin, os.Stdout, os.Stderr); err != nil {
+			_, _ = fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	if len(os.Args) > 1 && os.Args[1] == containerfile.StepArg {
+		_, _ = fmt.Fprintln(os.Stderr, containerfile.RunStep())
+		os.Exit(1)
 	}
 	if len(os.Args) > 1 && os.Args[1] == "wayout" {
 		ln, err := net.FileListener(os.NewFile(4, "listener"))

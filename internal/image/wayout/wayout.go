@@ -26,6 +26,7 @@ import (
 
 	"golang.org/x/net/http/httpproxy"
 
+	"bulkhead/internal/confine"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
 	"bulkhead/internal/image"
@@ -43,7 +44,8 @@ func Serve(ctx context.Context, ln net.Listener, in io.Reader, log io.Writer) er
 	if os.Geteuid() == 0 {
 		return errors.New("wayout: refuses to run as root: it reads what strangers wrote")
 	}
-	if err := image.NoNewPrivileges(); err != nil {
+	// It writes no file, and starts no program.
+	if err := errors.Join(image.Confine("", log), confine.Seal()); err != nil {
 		return fmt.Errorf("wayout: %w", err)
 	}
 	var r image.WayOutRequest
