@@ -101,8 +101,10 @@ func Open(ctx context.Context, c Config) (*Adapter, error) {
 		_ = a.lock.Close()
 		return nil, fmt.Errorf("message store %s: %w", c.Path, err)
 	}
+	s, older := a.core.seen, len(a.core.seen.segments)-1
 	a.others.Go(a.write)
 	a.others.Go(a.tend)
+	a.others.Go(func() { a.remember(s, older) })
 	return a, nil
 }
 
@@ -120,6 +122,9 @@ func (a *Adapter) open(ctx context.Context, p Policy) error {
 	}
 	if err == nil {
 		a.core, err = load(db, a.log, p, a.clock(), a.mono())
+	}
+	if err == nil {
+		err = a.core.loadSeen()
 	}
 	for i := 0; i < readerCount && err == nil && !a.dialect.solo; i++ {
 		var r *conn

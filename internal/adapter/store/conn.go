@@ -157,6 +157,12 @@ func text(v driver.Value) string {
 	return ""
 }
 
+// raw is a blob that is good until the query goes on.
+func raw(v driver.Value) []byte {
+	b, _ := v.([]byte)
+	return b
+}
+
 func blob(v driver.Value) []byte {
 	switch x := v.(type) {
 	case []byte:

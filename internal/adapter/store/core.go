@@ -15,6 +15,7 @@ type core struct {
 	agents   map[string]int64
 	names    map[int64]string
 	channels map[string]*channel
+	seen     *seen
 	lastID   struct{ agent, channel, message, dead, waiter int64 }
 	queues   map[int64]*queue
 	usage    map[int64]int64 // bytes of a sender in queues and dead letters
@@ -29,7 +30,7 @@ type core struct {
 func newCore(db *conn, log *slog.Logger, p Policy) *core {
 	return &core{
 		db: db, log: log, policy: p,
-		agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
+		seen: newSeen(), agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
 		usage: map[int64]int64{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
 	}
 }

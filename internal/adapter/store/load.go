@@ -33,8 +33,10 @@ func (c *core) loadNames() error {
 	}); err != nil {
 		return err
 	}
-	if err := c.db.query("SELECT id, name, last, time FROM channel", func(row []driver.Value) error {
-		ch := &channel{id: integer(row[0]), name: text(row[1]), last: sequence(row[2]), time: integer(row[3]), row: true}
+	if err := c.db.query(`SELECT c.id, c.name, c.last, c.time, m.seq, m.time FROM channel AS c
+		LEFT JOIN message AS m ON m.channel = c.id AND m.seq = (SELECT max(seq) FROM message WHERE channel = c.id)`, func(row []driver.Value) error {
+		ch := &channel{id: integer(row[0]), name: text(row[1]), written: sequence(row[2]), row: true}
+		ch.last, ch.time = max(ch.written, sequence(row[4])), max(integer(row[3]), integer(row[5]))
 		c.channels[ch.name] = ch
 		c.lastID.channel = max(c.lastID.channel, ch.id)
 		return nil
@@ -47,6 +49,17 @@ func (c *core) loadNames() error {
 	}
 	c.lastID.dead, err = c.db.integer("SELECT seq FROM sqlite_sequence WHERE name = 'dead'")
 	return err
+}
+
+// loadSeen reads the filter of the segment that goes on; older ones follow
+// while the adapter works ([Adapter.remember]).
+func (c *core) loadSeen() (err error) {
+	c.seen.reserve(c.lastID.message)
+	last := len(c.seen.segments) - 1
+	if c.seen.segments[last], err = c.seen.readSegment(c.db, last); err != nil {
+		return fmt.Errorf("read the idempotency keys: %w", err)
+	}
+	return nil
 }
 
 func (c *core) channelsByID() map[int64]*channel {

@@ -95,7 +95,7 @@ func (a *Adapter) mend() error {
 		a.reopen = true
 		return err
 	}
-	c.counts = old.counts
+	c.counts, c.seen = old.counts, old.seen // keys of what failed are there for nothing
 	a.core, a.broken = c, false
 	return nil
 }

@@ -69,6 +69,11 @@ func (a *Adapter) prune(ctx context.Context) error {
 }
 
 func (t *txn) prune(ids []int64) {
+	for _, ch := range t.channels { // their rows alone remember what their messages did
+		if ch.written != ch.last {
+			t.touched[ch] = true
+		}
+	}
 	t.flush()
 	for _, id := range ids {
 		// A dead letter may have been replayed since it was looked at.

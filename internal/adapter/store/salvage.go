@@ -25,7 +25,7 @@ func (s *salvage) all() error {
 		}
 	}
 	// Every message took one number of its channel, so there are no more.
-	most, err := s.out.integer("SELECT sum(last) FROM channel")
+	most, err := s.out.integer("SELECT sum(last + ?) FROM channel", channelStride)
 	if err != nil {
 		return err
 	}

@@ -112,6 +112,7 @@ func (t *txn) flush() {
 			t.exec("INSERT INTO channel (id, name, last, time) VALUES (?, ?, ?, ?)", ch.id, ch.name, number(ch.last), ch.time)
 			ch.row = true
 		}
+		ch.written = ch.last
 	}
 	clear(t.touched)
 	t.rows(len(t.messages), insertMessages, func(i int) {
