@@ -32,6 +32,10 @@ type dialect struct {
 }
 
 func pureGo() dialect {
+	// SQLite's own choice where there is fdatasync, and half the time: the size
+	// of the log is written with it, its timestamps need not be. A system
+	// without it keeps fsync.
+	_, _ = sqlite.Fdatasync(true)
 	d := &sqlite.Driver{}
 	return dialect{open: func(path string) (driver.Conn, error) {
 		return d.Open((&url.URL{Scheme: "file", Path: path}).String())

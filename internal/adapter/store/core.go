@@ -53,7 +53,7 @@ func (t *txn) channel(name string) *channel {
 		return ch
 	}
 	t.lastID.channel++
-	ch := &channel{id: t.lastID.channel, name: name}
+	ch := &channel{id: t.lastID.channel, name: name, piece: -1}
 	t.channels[name] = ch
 	t.touched[ch] = true
 	return ch

@@ -33,10 +33,15 @@ func (c *core) loadNames() error {
 	}); err != nil {
 		return err
 	}
-	if err := c.db.query(`SELECT c.id, c.name, c.last, c.time, m.seq, m.time FROM channel AS c
-		LEFT JOIN message AS m ON m.channel = c.id AND m.seq = (SELECT max(seq) FROM message WHERE channel = c.id)`, func(row []driver.Value) error {
-		ch := &channel{id: integer(row[0]), name: text(row[1]), written: sequence(row[2]), row: true}
-		ch.last, ch.time = max(ch.written, sequence(row[4])), max(integer(row[3]), integer(row[5]))
+	if err := c.db.query(`SELECT c.id, c.name, c.last, c.time, p.piece, m.seq, m.time FROM channel AS c
+		LEFT JOIN place AS p ON p.channel = c.id AND p.first = (SELECT max(first) FROM place WHERE channel = c.id)
+		LEFT JOIN message AS m ON m.id >> 12 = p.piece AND m.channel = c.id
+			AND m.seq = (SELECT max(seq) FROM message WHERE id >> 12 = p.piece AND channel = c.id)`, func(row []driver.Value) error {
+		ch := &channel{id: integer(row[0]), name: text(row[1]), written: sequence(row[2]), piece: -1, row: true}
+		if row[4] != nil {
+			ch.piece = integer(row[4])
+		}
+		ch.last, ch.time = max(ch.written, sequence(row[5])), max(integer(row[3]), integer(row[6]))
 		c.channels[ch.name] = ch
 		c.lastID.channel = max(c.lastID.channel, ch.id)
 		return nil

@@ -61,6 +61,10 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 	if ch.last-ch.written >= channelStride {
 		t.touched[ch] = true
 	}
+	if piece := m.id >> placeBits; piece != ch.piece {
+		ch.piece = piece
+		t.places = append(t.places, m)
+	}
 	t.messages = append(t.messages, m)
 	t.keys[senderKey{m.sender, m.key}] = m
 	t.seen.add(m.id, senderKey{m.sender, m.key})

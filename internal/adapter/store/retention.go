@@ -92,4 +92,13 @@ func (t *txn) prune(ids []int64) {
 		t.exec("DELETE FROM message WHERE id = ?", id)
 		t.counts.Pruned++
 	}
+	t.forgetPlaces(ids[0]>>placeBits, ids[len(ids)-1]>>placeBits)
+}
+
+// forgetPlaces drops what points to nothing any more, except in the piece
+// that still grows.
+func (t *txn) forgetPlaces(from, to int64) {
+	t.exec(`DELETE FROM place WHERE piece BETWEEN ? AND ? AND piece < ?
+		AND NOT EXISTS (SELECT 1 FROM message INDEXED BY message_seq WHERE id >> 12 = place.piece AND channel = place.channel)`,
+		from, to, t.lastID.message>>placeBits)
 }

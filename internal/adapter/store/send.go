@@ -155,7 +155,7 @@ func (t *txn) root(ch *channel, seq uint64) uint64 {
 			return seq
 		}
 	}
-	root, err := t.db.integer("SELECT root FROM message WHERE channel = ? AND seq = ?", ch.id, number(seq))
+	root, err := t.db.integer("SELECT root FROM message WHERE "+atPlace, ch.id, number(seq))
 	t.fail(err)
 	if root > 0 {
 		return bits(root)

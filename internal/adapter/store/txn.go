@@ -17,6 +17,7 @@ type txn struct {
 	err   error // the first error of the database: nothing of this transaction counts
 
 	messages []*record
+	places   []*record // the first messages of their channels in a piece
 	dirty    []*entry
 	deaths   []*death
 	touched  map[*channel]bool
@@ -120,6 +121,10 @@ func (t *txn) flush() {
 		t.args = append(t.args, m.id, m.channel.id, number(m.seq), m.time, m.sender, m.key[:], string(m.typ), m.rank, number(m.reply), number(m.root), m.body)
 	})
 	t.messages = t.messages[:0]
+	for _, m := range t.places {
+		t.exec("INSERT INTO place (channel, first, piece) VALUES (?, ?, ?)", m.channel.id, number(m.seq), m.id>>placeBits)
+	}
+	t.places = t.places[:0]
 	t.rows(len(t.dirty), upsertDeliveries, func(i int) {
 		e := t.dirty[i]
 		e.dirty = false
