@@ -94,3 +94,49 @@ func processorTime(b *testing.B) time.Duration {
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
+
+// BenchmarkOpen measures the recovery of a store with 100,000 queued.
+func BenchmarkOpen(b *testing.B) {
+	const queued = 100_000
+	dir, err := os.MkdirTemp(os.Getenv("BULKHEAD_BENCH_DIR"), "messages")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	open := func() *Adapter {
+		a, err := Open(b.Context(), Config{Path: filepath.Join(dir, "messages.db"), Policy: benchPolicy(), Log: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return a
+	}
+	a := open()
+	body := json.RawMessage(`"` + strings.Repeat("x", 1022) + `"`)
+	for n := 0; n < queued; {
+		ds := make([]Draft, 200)
+		for i := range ds {
+			ds[i] = Draft{IdempotencyKey: newKey().String(), To: fmt.Sprintf("sink%d-%d", n/200%benchSenders, i%benchRecipients), Type: "note", Body: body}
+		}
+		for _, r := range a.Send(b.Context(), fmt.Sprint("sender", n/200%benchSenders), ds) {
+			if r.Err != nil {
+				b.Fatal(r.Err)
+			}
+		}
+		n += len(ds)
+	}
+	used := time.Duration(0)
+	for b.Loop() {
+		b.StopTimer()
+		if err := a.Close(); err != nil {
+			b.Fatal(err)
+		}
+		from := processorTime(b)
+		b.StartTimer()
+		a = open()
+		used += processorTime(b) - from
+	}
+	b.ReportMetric(used.Seconds()*1000/float64(b.N), "cpu-ms/op")
+	if err := a.Close(); err != nil {
+		b.Fatal(err)
+	}
+}

@@ -102,12 +102,14 @@ const findKey = `WITH RECURSIVE piece (n) AS (VALUES (?1) UNION ALL SELECT n + 1
 	FROM piece CROSS JOIN message INDEXED BY message_key ON message.id >> 10 = piece.n AND sender = ?3 AND key = ?4
 		CROSS JOIN channel ON channel.id = channel`
 
+// keysOf are the keys of a piece; all that is asked for is in the index.
+const keysOf = "SELECT sender, key FROM message INDEXED BY message_key WHERE id >> 10 = ?"
+
 // readSegment makes the filter of what is on disk of a segment.
 func (s *seen) readSegment(c *conn, i int) (*segment, error) {
 	f := new(segment)
 	for p := int64(i) << (segmentBits - pieceBits); p < int64(i+1)<<(segmentBits-pieceBits); p++ {
-		// All that is asked for is in the index.
-		if err := c.query("SELECT sender, key FROM message INDEXED BY message_key WHERE id >> 10 = ?", func(row []driver.Value) error {
+		if err := c.query(keysOf, func(row []driver.Value) error {
 			k := senderKey{sender: integer(row[0])}
 			copy(k.key[:], raw(row[1]))
 			f.add(s.hash(k))

@@ -25,6 +25,11 @@ type core struct {
 	tails    []chan struct{} // closed with the next message
 	cached   int64           // bytes of bodies in memory
 	counts   Counts
+
+	// Of the transaction at work; kept because maps are dear to grow.
+	touched map[*channel]bool
+	keys    map[senderKey]*record
+	args    []any
 }
 
 func newCore(db *conn, log *slog.Logger, p Policy) *core {
@@ -32,6 +37,7 @@ func newCore(db *conn, log *slog.Logger, p Policy) *core {
 		db: db, log: log, policy: p,
 		seen: newSeen(), agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
 		usage: map[int64]int64{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
+		touched: map[*channel]bool{}, keys: map[senderKey]*record{},
 	}
 }
 

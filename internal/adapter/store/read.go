@@ -19,12 +19,15 @@ const (
 const selectMessage = `SELECT m.id, channel.name, m.seq, m.time, agent.name, m.key, m.type, m.priority, m.reply, m.body
 	FROM message AS m JOIN channel ON channel.id = m.channel JOIN agent ON agent.id = m.sender `
 
+// The + before a piece takes its affinity away, without which SQLite would not
+// use an index of an expression, and read the whole table.
+
 // atPlace is the condition for one message, of channel ?1 and sequence ?2.
-const atPlace = `id >> 12 = (SELECT piece FROM place WHERE channel = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1) AND channel = ?1 AND seq = ?2`
+const atPlace = `id >> 12 = (SELECT +piece FROM place WHERE channel = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1) AND channel = ?1 AND seq = ?2`
 
 // fromPlace are the ids of channel ?1 from sequence ?2 on, at most ?3. In a
 // channel, ids and sequences have the same order.
-const fromPlace = `SELECT m.id FROM place AS p CROSS JOIN message AS m INDEXED BY message_seq ON m.id >> 12 = p.piece AND m.channel = p.channel AND m.seq >= ?2
+const fromPlace = `SELECT m.id FROM place AS p CROSS JOIN message AS m INDEXED BY message_seq ON m.id >> 12 = +p.piece AND m.channel = p.channel AND m.seq >= ?2
 	WHERE p.channel = ?1 AND p.first >= coalesce((SELECT max(first) FROM place WHERE channel = ?1 AND first <= ?2), 0) ORDER BY p.first, m.seq LIMIT ?3`
 
 func scanMessage(row []driver.Value) (id int64, m Message) {

@@ -20,12 +20,8 @@ type txn struct {
 	places   []*record // the first messages of their channels in a piece
 	dirty    []*entry
 	deaths   []*death
-	touched  map[*channel]bool
-	keys     map[senderKey]*record
 	after    []func() // once it is on disk
 	served   []*waiter
-
-	args []any
 }
 
 type senderKey struct {
@@ -34,7 +30,9 @@ type senderKey struct {
 }
 
 func (c *core) newTxn(wall time.Time, mono time.Duration) *txn {
-	return &txn{core: c, wall: wall, mono: mono, touched: map[*channel]bool{}, keys: map[senderKey]*record{}}
+	clear(c.touched)
+	clear(c.keys)
+	return &txn{core: c, wall: wall, mono: mono}
 }
 
 func (t *txn) ms() int64 { return t.wall.UnixMilli() }
@@ -62,7 +60,7 @@ func (t *txn) touch(e *entry) {
 }
 
 // Rows in one statement. Few different ones, so that all stay prepared.
-var strides = []int{32, 8, 1}
+var strides = []int{64, 32, 16, 8, 4, 2, 1}
 
 const (
 	messageColumns  = 11
