@@ -30,8 +30,6 @@ type senderKey struct {
 }
 
 func (c *core) newTxn(wall time.Time, mono time.Duration) *txn {
-	clear(c.touched)
-	clear(c.keys)
 	return &txn{core: c, wall: wall, mono: mono}
 }
 
@@ -144,6 +142,13 @@ func (t *txn) flush() {
 			d.id, d.message, d.recipient, d.at, d.attempts, d.reason, d.told)
 	}
 	t.deaths = t.deaths[:0]
+}
+
+// letGo lets go of what the transaction kept.
+func (t *txn) letGo() {
+	clear(t.touched)
+	clear(t.keys)
+	clear(t.args[:cap(t.args)])
 }
 
 // commit makes it durable. It returns the first error of the transaction.
