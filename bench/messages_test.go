@@ -23,7 +23,7 @@ import (
 // measured is the store. Every send is on disk when it is answered.
 
 const (
-	sinks       = 400 // recipients in turn, so that no queue overflows
+	sinks       = 384 // recipients, shared by the senders, so that no queue overflows
 	bodySize    = 1024
 	measureTime = 2 * time.Second
 )
@@ -86,7 +86,7 @@ func TestMessagesDurableSends(t *testing.T) {
 					for i := s; time.Since(begin) < measureTime && n < sinks*480/senders; i++ {
 						ds := make([]adapter.Draft, batch)
 						for j := range ds {
-							ds[j] = adapter.Draft{IdempotencyKey: key(), To: fmt.Sprint("sink", (i*batch+j)%sinks), Type: "note", Body: body()}
+							ds[j] = adapter.Draft{IdempotencyKey: key(), To: fmt.Sprint("sink", s+senders*((i*batch+j)%(sinks/senders))), Type: "note", Body: body()}
 						}
 						start := time.Now()
 						for _, r := range a.Send(context.Background(), fmt.Sprint("sender", s), ds) {

@@ -101,8 +101,10 @@ func Open(ctx context.Context, c Config) (*Adapter, error) {
 		_ = a.lock.Close()
 		return nil, fmt.Errorf("message store %s: %w", c.Path, err)
 	}
+	s, older := a.core.seen, len(a.core.seen.segments)-1
 	a.others.Go(a.write)
 	a.others.Go(a.tend)
+	a.others.Go(func() { a.remember(s, older) })
 	return a, nil
 }
 
@@ -115,17 +117,14 @@ func (a *Adapter) open(ctx context.Context, p Policy) error {
 		return err
 	}
 	err = migrate(db)
-	if err == nil {
-		err = checkIntegrity(ctx, db)
-	}
-	if err == nil {
-		a.core, err = load(db, a.log, p, a.clock(), a.mono())
-	}
 	for i := 0; i < readerCount && err == nil && !a.dialect.solo; i++ {
 		var r *conn
 		if r, err = a.dialect.reader(a.path); err == nil {
 			a.readers <- r
 		}
+	}
+	if err == nil {
+		err = a.checkAndLoad(ctx, db, p)
 	}
 	if err != nil {
 		return errors.Join(err, db.close(), a.closeReaders())
@@ -133,6 +132,34 @@ func (a *Adapter) open(ctx context.Context, p Policy) error {
 	a.policy.Store(&a.core.policy)
 	a.publish()
 	return nil
+}
+
+// checkAndLoad reads all of the database to find damage, and what memory needs
+// of it: at the same time, where there is a second connection. Nobody is
+// served before both have ended well.
+func (a *Adapter) checkAndLoad(ctx context.Context, db *conn, p Policy) error {
+	read := func() (err error) {
+		if a.core, err = load(db, a.log, p, a.clock(), a.mono()); err == nil {
+			err = a.core.loadSeen()
+		}
+		return err
+	}
+	if a.dialect.solo {
+		if err := checkIntegrity(ctx, db); err != nil {
+			return err
+		}
+		return read()
+	}
+	r := <-a.readers
+	found := make(chan error)
+	go func() { found <- checkIntegrity(ctx, r) }()
+	err := read()
+	damage := <-found
+	a.readers <- r
+	if damage != nil { // says more than what reading damage gave
+		return damage
+	}
+	return err
 }
 
 func (a *Adapter) mono() time.Duration { return time.Since(a.start) }

@@ -32,6 +32,10 @@ type dialect struct {
 }
 
 func pureGo() dialect {
+	// SQLite's own choice where there is fdatasync, and half the time: the size
+	// of the log is written with it, its timestamps need not be. A system
+	// without it keeps fsync.
+	_, _ = sqlite.Fdatasync(true)
 	d := &sqlite.Driver{}
 	return dialect{open: func(path string) (driver.Conn, error) {
 		return d.Open((&url.URL{Scheme: "file", Path: path}).String())
@@ -155,6 +159,12 @@ func text(v driver.Value) string {
 		return string(x)
 	}
 	return ""
+}
+
+// raw is a blob that is good until the query goes on.
+func raw(v driver.Value) []byte {
+	b, _ := v.([]byte)
+	return b
 }
 
 func blob(v driver.Value) []byte {

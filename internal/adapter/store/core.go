@@ -15,6 +15,7 @@ type core struct {
 	agents   map[string]int64
 	names    map[int64]string
 	channels map[string]*channel
+	seen     *seen
 	lastID   struct{ agent, channel, message, dead, waiter int64 }
 	queues   map[int64]*queue
 	usage    map[int64]int64 // bytes of a sender in queues and dead letters
@@ -24,13 +25,19 @@ type core struct {
 	tails    []chan struct{} // closed with the next message
 	cached   int64           // bytes of bodies in memory
 	counts   Counts
+
+	// Of the transaction at work; kept because maps are dear to grow.
+	touched map[*channel]bool
+	keys    map[senderKey]*record
+	args    []any
 }
 
 func newCore(db *conn, log *slog.Logger, p Policy) *core {
 	return &core{
 		db: db, log: log, policy: p,
-		agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
+		seen: newSeen(), agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
 		usage: map[int64]int64{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
+		touched: map[*channel]bool{}, keys: map[senderKey]*record{},
 	}
 }
 
@@ -52,7 +59,7 @@ func (t *txn) channel(name string) *channel {
 		return ch
 	}
 	t.lastID.channel++
-	ch := &channel{id: t.lastID.channel, name: name}
+	ch := &channel{id: t.lastID.channel, name: name, piece: -1}
 	t.channels[name] = ch
 	t.touched[ch] = true
 	return ch

@@ -16,7 +16,14 @@
 // One SQLite database in WAL mode with synchronous=FULL, application_id
 // "BkMs", user_version the number of the migration (schema.go has the tables
 // with their units). message holds what was taken; its id is the order of
-// acceptance in the whole team, channel and seq the place in the channel.
+// acceptance in the whole team, channel and seq the place in the channel. A
+// send is cheap because it dirties few pages: the indexes of message are cut
+// into pieces by id, so that only their last piece is written. place says in
+// which piece a sequence is; in which one a key may be is said by Bloom
+// filters in memory, read at the start (the older ones while messages flow).
+// channel.last and time may be behind; the newest message of the channel, as
+// long as it is kept, says more.
+//
 // delivery has one row for each recipient of a message, from the same
 // transaction on; state says whether it is pending (leased or not),
 // acknowledged or dead. A dead one has a row in dead as well, which stays,
@@ -25,7 +32,7 @@
 //
 // # Crash rules
 //
-//   - What was answered is on disk: the log was fsynced before. What was not
+//   - What was answered is on disk: the log was synced (fdatasync) before. What was not
 //     answered is there as a whole or not at all; the same idempotency key
 //     finds out.
 //   - The database is the truth and memory a copy. When a transaction fails,
@@ -40,9 +47,9 @@
 //   - A dead letter and the mark that its sender does not know yet are one
 //     transaction; the notice and the end of the mark are another. A crash
 //     between them sends the notice at the next start.
-//   - [Open] reads all of the database (quick_check) and refuses a damaged
-//     one; [Repair] makes a sound one of what can be read, and queues again
-//     what it cannot tell whether it was acknowledged.
+//   - [Open] reads all of the database (quick_check) before it serves anybody,
+//     and refuses a damaged one; [Repair] makes a sound one of what can be
+//     read, and queues again what it cannot tell whether it was acknowledged.
 //   - Sequences and ids are never given twice: retention leaves the newest message.
 //
 // Not kept here: what an agent does with a message that it acknowledged, and

@@ -24,6 +24,9 @@ func load(db *conn, log *slog.Logger, p Policy, wall time.Time, mono time.Durati
 	return c, nil
 }
 
+// newestOf is the newest message of a channel in a piece.
+const newestOf = "SELECT seq, time FROM message INDEXED BY message_seq WHERE id >> 12 = ? AND channel = ? ORDER BY seq DESC LIMIT 1"
+
 func (c *core) loadNames() error {
 	if err := c.db.query("SELECT id, name FROM agent", func(row []driver.Value) error {
 		id, name := integer(row[0]), text(row[1])
@@ -33,20 +36,43 @@ func (c *core) loadNames() error {
 	}); err != nil {
 		return err
 	}
-	if err := c.db.query("SELECT id, name, last, time FROM channel", func(row []driver.Value) error {
-		ch := &channel{id: integer(row[0]), name: text(row[1]), last: sequence(row[2]), time: integer(row[3]), row: true}
+	err := c.db.query(`SELECT id, name, last, time, (SELECT piece FROM place WHERE channel = channel.id ORDER BY first DESC LIMIT 1) FROM channel`, func(row []driver.Value) error {
+		ch := &channel{id: integer(row[0]), name: text(row[1]), last: sequence(row[2]), written: sequence(row[2]), time: integer(row[3]), piece: -1, row: true}
+		if row[4] != nil {
+			ch.piece = integer(row[4])
+		}
 		c.channels[ch.name] = ch
 		c.lastID.channel = max(c.lastID.channel, ch.id)
 		return nil
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
-	var err error
+	// The newest message of a channel says what its row may not know yet.
+	for _, ch := range c.channels {
+		if err := c.db.query(newestOf, func(row []driver.Value) error {
+			ch.last, ch.time = max(ch.last, sequence(row[0])), max(ch.time, integer(row[1]))
+			return nil
+		}, ch.piece, ch.id); err != nil {
+			return err
+		}
+	}
 	if c.lastID.message, err = c.db.integer("SELECT max(id) FROM message"); err != nil {
 		return err
 	}
 	c.lastID.dead, err = c.db.integer("SELECT seq FROM sqlite_sequence WHERE name = 'dead'")
 	return err
+}
+
+// loadSeen reads the filter of the segment that goes on; older ones follow
+// while the adapter works ([Adapter.remember]).
+func (c *core) loadSeen() (err error) {
+	c.seen.reserve(c.lastID.message)
+	last := len(c.seen.segments) - 1
+	if c.seen.segments[last], err = c.seen.readSegment(c.db, last); err != nil {
+		return fmt.Errorf("read the idempotency keys: %w", err)
+	}
+	return nil
 }
 
 func (c *core) channelsByID() map[int64]*channel {
@@ -57,16 +83,17 @@ func (c *core) channelsByID() map[int64]*channel {
 	return out
 }
 
+// selectPending is what is in queues, in the order of messages, so that each
+// page is read once.
+const selectPending = `SELECT d.message, d.recipient, d.attempts, d.nonce, d.until, d.span, d.reason,
+			m.channel, m.seq, m.time, m.sender, m.key, m.type, m.priority, m.reply, m.root, length(m.body)
+		FROM delivery AS d INDEXED BY delivery_pending CROSS JOIN message AS m ON m.id = d.message WHERE d.state = 0 ORDER BY d.message`
+
 func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
 	channels := c.channelsByID()
-	records := map[int64]*record{}
-	// In the order of messages, so that each page is read once.
-	return c.db.query(`WITH d AS MATERIALIZED (SELECT * FROM delivery INDEXED BY delivery_pending WHERE state = 0 ORDER BY message)
-		SELECT d.message, d.recipient, d.attempts, d.nonce, d.until, d.span, d.reason,
-			m.channel, m.seq, m.time, m.sender, m.key, m.type, m.priority, m.reply, m.root, length(m.body)
-		FROM d CROSS JOIN message AS m ON m.id = d.message ORDER BY d.message`, func(row []driver.Value) error {
-		r := records[integer(row[0])]
-		if r == nil {
+	var r *record
+	return c.db.query(selectPending, func(row []driver.Value) error {
+		if r == nil || r.id != integer(row[0]) { // the recipients of a message follow each other
 			r = &record{
 				id: integer(row[0]), channel: channels[integer(row[7])], seq: sequence(row[8]), time: integer(row[9]), sender: integer(row[10]),
 				typ: Type(text(row[12])), rank: integer(row[13]), reply: sequence(row[14]), root: sequence(row[15]), size: integer(row[16]),
@@ -76,7 +103,6 @@ func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
 			}
 			copy(r.key[:], blob(row[11]))
 			r.critical = critical(r.typ)
-			records[r.id] = r
 		}
 		r.refs++
 		e := &entry{record: r, queue: c.queueOf(integer(row[1])), attempts: int(integer(row[2])), nonce: integer(row[3]), reason: text(row[6]), heap: -1}

@@ -58,9 +58,16 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 	ch := t.channel(channel)
 	m.id, m.channel, m.seq, m.time = t.lastID.message, ch, ch.last+1, max(t.wall.UnixNano(), ch.time)
 	ch.last, ch.time = m.seq, m.time
-	t.touched[ch] = true
+	if ch.last-ch.written >= channelStride {
+		t.touched[ch] = true
+	}
+	if piece := m.id >> placeBits; piece != ch.piece {
+		ch.piece = piece
+		t.places = append(t.places, m)
+	}
 	t.messages = append(t.messages, m)
 	t.keys[senderKey{m.sender, m.key}] = m
+	t.seen.add(m.id, senderKey{m.sender, m.key})
 	if len(to) > 0 {
 		t.cached += m.size
 	}

@@ -36,12 +36,22 @@ func (r *record) weight() int64 { return r.size + overhead }
 
 // channel is a sequence.
 type channel struct {
-	id   int64
-	name string
-	last uint64
-	time int64 // ns, of the last message
-	row  bool  // it has a row in the database
+	id      int64
+	name    string
+	last    uint64
+	time    int64  // ns, of the last message
+	row     bool   // it has a row in the database
+	written uint64 // last as the row has it, which may be behind
+	piece   int64  // of message_seq, that it has a row of place for
 }
+
+// placeBits is how many messages one piece of message_seq has.
+const placeBits = 12
+
+// channelStride is how many messages the row of a channel may be behind: its
+// newest message has the same numbers, so not every send writes two rows. It
+// is exact before that message is pruned.
+const channelStride = 64
 
 // entry is one pending delivery.
 type entry struct {

@@ -19,6 +19,17 @@ const (
 const selectMessage = `SELECT m.id, channel.name, m.seq, m.time, agent.name, m.key, m.type, m.priority, m.reply, m.body
 	FROM message AS m JOIN channel ON channel.id = m.channel JOIN agent ON agent.id = m.sender `
 
+// The + before a piece takes its affinity away, without which SQLite would not
+// use an index of an expression, and read the whole table.
+
+// atPlace is the condition for one message, of channel ?1 and sequence ?2.
+const atPlace = `id >> 12 = (SELECT +piece FROM place WHERE channel = ?1 AND first <= ?2 ORDER BY first DESC LIMIT 1) AND channel = ?1 AND seq = ?2`
+
+// fromPlace are the ids of channel ?1 from sequence ?2 on, at most ?3. In a
+// channel, ids and sequences have the same order.
+const fromPlace = `SELECT m.id FROM place AS p CROSS JOIN message AS m INDEXED BY message_seq ON m.id >> 12 = +p.piece AND m.channel = p.channel AND m.seq >= ?2
+	WHERE p.channel = ?1 AND p.first >= coalesce((SELECT max(first) FROM place WHERE channel = ?1 AND first <= ?2), 0) ORDER BY p.first, m.seq LIMIT ?3`
+
 func scanMessage(row []driver.Value) (id int64, m Message) {
 	var k key
 	copy(k[:], blob(row[5]))
@@ -79,7 +90,11 @@ func (a *Adapter) Replay(ctx context.Context, agent string, q ReplayRequest) (Pa
 	}
 	p := page{limit: q.Limit, Page: Page{Messages: []Message{}}}
 	err := a.read(ctx, agent, func(c *conn) error {
-		return c.query(selectMessage+"WHERE channel.name = ? AND m.seq >= ? ORDER BY m.seq LIMIT ?", p.row, q.Channel, number(q.From), q.Limit+1)
+		id, err := c.integer("SELECT id FROM channel WHERE name = ?", q.Channel)
+		if err != nil {
+			return err
+		}
+		return c.query(selectMessage+"WHERE m.id IN ("+fromPlace+") ORDER BY m.id", p.row, id, number(q.From), q.Limit+1)
 	})
 	return p.Page, err
 }
@@ -96,11 +111,15 @@ func (a *Adapter) Thread(ctx context.Context, agent string, q ThreadRequest) (Pa
 	}
 	p := page{limit: q.Limit, Page: Page{Messages: []Message{}}}
 	err := a.read(ctx, agent, func(c *conn) error {
-		id, root := int64(0), int64(-1)
-		if err := c.query("SELECT channel.id, root FROM message JOIN channel ON channel.id = channel WHERE channel.name = ? AND seq = ?", func(row []driver.Value) error {
-			id, root = integer(row[0]), integer(row[1])
+		id, err := c.integer("SELECT id FROM channel WHERE name = ?", q.Channel)
+		if err != nil {
+			return err
+		}
+		root := int64(-1)
+		if err := c.query("SELECT root FROM message WHERE "+atPlace, func(row []driver.Value) error {
+			root = integer(row[0])
 			return nil
-		}, q.Channel, number(q.Sequence)); err != nil {
+		}, id, number(q.Sequence)); err != nil {
 			return err
 		}
 		switch root {
@@ -109,8 +128,8 @@ func (a *Adapter) Thread(ctx context.Context, agent string, q ThreadRequest) (Pa
 		case 0:
 			root = number(q.Sequence)
 		}
-		return c.query(selectMessage+`WHERE m.id IN (SELECT id FROM message WHERE channel = ?1 AND seq = ?2
-			UNION ALL SELECT id FROM message WHERE channel = ?1 AND root = ?2 AND root > 0) AND m.seq > ?3 ORDER BY m.seq LIMIT ?4`,
+		return c.query(selectMessage+`WHERE m.id IN (SELECT id FROM message WHERE `+atPlace+`
+			UNION ALL SELECT id FROM message WHERE channel = ?1 AND root = ?2 AND root > 0) AND m.seq > ?3 ORDER BY m.id LIMIT ?4`,
 			p.row, id, root, number(q.After), q.Limit+1)
 	})
 	return p.Page, err

@@ -54,10 +54,11 @@ func (a *Adapter) prune(ctx context.Context) error {
 			return err
 		}
 		if next == 0 {
-			if pruned > 0 {
-				a.log.Info("old messages pruned", "messages", pruned, "before", before)
+			if pruned == 0 {
+				return nil
 			}
-			return nil
+			a.log.Info("old messages pruned", "messages", pruned, "before", before)
+			return a.do(ctx, &op{cost: pruneBatch, run: func(t *txn) { t.forgetPlaces() }})
 		}
 		if len(old) > 0 {
 			if err := a.do(ctx, &op{cost: len(old), run: func(t *txn) { t.prune(old) }}); err != nil {
@@ -69,6 +70,11 @@ func (a *Adapter) prune(ctx context.Context) error {
 }
 
 func (t *txn) prune(ids []int64) {
+	for _, ch := range t.channels { // their rows alone remember what their messages did
+		if ch.written != ch.last {
+			t.touched[ch] = true
+		}
+	}
 	t.flush()
 	for _, id := range ids {
 		// A dead letter may have been replayed since it was looked at.
@@ -87,4 +93,14 @@ func (t *txn) prune(ids []int64) {
 		t.exec("DELETE FROM message WHERE id = ?", id)
 		t.counts.Pruned++
 	}
+}
+
+const deletePlaces = `DELETE FROM place WHERE piece < ?
+	AND NOT EXISTS (SELECT 1 FROM message INDEXED BY message_seq WHERE id >> 12 = +place.piece AND channel = place.channel)`
+
+// forgetPlaces drops what points to nothing any more, except in the piece
+// that still grows.
+func (t *txn) forgetPlaces() {
+	t.flush()
+	t.exec(deletePlaces, t.lastID.message>>placeBits)
 }

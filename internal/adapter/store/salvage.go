@@ -25,7 +25,7 @@ func (s *salvage) all() error {
 		}
 	}
 	// Every message took one number of its channel, so there are no more.
-	most, err := s.out.integer("SELECT sum(last) FROM channel")
+	most, err := s.out.integer("SELECT sum(last + ?) FROM channel", channelStride)
 	if err != nil {
 		return err
 	}
@@ -127,8 +127,9 @@ func (s *salvage) mend(unknown []span) error {
 		`INSERT OR IGNORE INTO agent (id, name) SELECT DISTINCT id, 'lost-agent-' || id FROM
 			(SELECT sender AS id FROM message UNION SELECT recipient FROM delivery UNION SELECT recipient FROM dead)`,
 		`INSERT OR IGNORE INTO channel (id, name, last, time) SELECT DISTINCT channel, 'lost-channel-' || channel, 0, 0 FROM message`,
-		`UPDATE channel SET last = max(last, coalesce((SELECT max(seq) FROM message WHERE channel = channel.id), 0)),
-			time = max(time, coalesce((SELECT max(time) FROM message WHERE channel = channel.id), 0))`,
+		`UPDATE channel SET last = max(channel.last, m.last), time = max(channel.time, m.time)
+			FROM (SELECT channel, max(seq) AS last, max(time) AS time FROM message GROUP BY channel) AS m WHERE m.channel = channel.id`,
+		placeAll,
 	}
 	for _, sql := range steps {
 		if err := s.out.exec(sql); err != nil {

@@ -8,6 +8,9 @@ import (
 // database is taken for one.
 const applicationID = 0x426b4d73
 
+// placeAll makes all rows of place.
+const placeAll = "INSERT INTO place (channel, first, piece) SELECT channel, min(seq), id >> 12 FROM message GROUP BY channel, id >> 12"
+
 // migrations lead from one user_version to the next; each is one transaction.
 // One that was released is never changed: a new one is added.
 var migrations = [][]string{{
@@ -64,6 +67,25 @@ var migrations = [][]string{{
 	`CREATE INDEX dead_message ON dead (message)`,
 	`CREATE INDEX dead_present ON dead (recipient, id) WHERE ended = 0`,
 	`CREATE INDEX dead_untold ON dead (id) WHERE told = 0`,
+}, {
+	// A send dirties as few pages as there can be: an index that is in the
+	// order of messages, or is cut into pieces by it, is written at its end
+	// alone. seen.go finds the piece of a key, place that of a sequence.
+	`DROP INDEX message_key`,
+	`CREATE UNIQUE INDEX message_key ON message (id >> 10, sender, key)`,
+	`DROP INDEX message_seq`,
+	`CREATE UNIQUE INDEX message_seq ON message (id >> 12, channel, seq)`,
+	`CREATE TABLE place (
+		channel INTEGER NOT NULL,
+		first   INTEGER NOT NULL, -- the first sequence that the channel got in the piece
+		piece   INTEGER NOT NULL, -- of message_seq
+		PRIMARY KEY (channel, first)
+	) STRICT, WITHOUT ROWID`,
+	placeAll,
+	`DROP INDEX delivery_pending`,
+	`CREATE INDEX delivery_pending ON delivery (message, recipient) WHERE state = 0`,
+	// channel.last and channel.time are at least what is written there; the
+	// newest message of the channel says more.
 }}
 
 // migrate brings a database to the newest schema. A newer one than this

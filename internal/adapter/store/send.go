@@ -122,15 +122,13 @@ func (t *txn) recipients(from string, d *checked) []*queue {
 func (t *txn) duplicate(sender int64, channel string, d *checked) (SendResult, bool) {
 	m := t.keys[senderKey{sender, d.key}]
 	if m == nil {
-		t.fail(t.db.query("SELECT channel.name, seq, message.time, type, priority, reply, body FROM message, channel WHERE channel.id = channel AND sender = ? AND key = ?",
-			func(row []driver.Value) error {
-				rank := integer(row[4])
-				m = &record{
-					channel: t.channels[text(row[0])], seq: sequence(row[1]), time: integer(row[2]),
-					typ: Type(text(row[3])), rank: rank, reply: sequence(row[5]), body: blob(row[6]),
-				}
-				return nil
-			}, sender, d.key[:]))
+		t.fail(t.seen.find(t.db, senderKey{sender, d.key}, func(row []driver.Value) error {
+			m = &record{
+				channel: t.channels[text(row[0])], seq: sequence(row[1]), time: integer(row[2]),
+				typ: Type(text(row[3])), rank: integer(row[4]), reply: sequence(row[5]), body: blob(row[6]),
+			}
+			return nil
+		}))
 		if m == nil || m.channel == nil {
 			return SendResult{}, false
 		}
@@ -157,7 +155,7 @@ func (t *txn) root(ch *channel, seq uint64) uint64 {
 			return seq
 		}
 	}
-	root, err := t.db.integer("SELECT root FROM message WHERE channel = ? AND seq = ?", ch.id, number(seq))
+	root, err := t.db.integer("SELECT root FROM message WHERE "+atPlace, ch.id, number(seq))
 	t.fail(err)
 	if root > 0 {
 		return bits(root)

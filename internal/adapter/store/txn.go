@@ -17,14 +17,11 @@ type txn struct {
 	err   error // the first error of the database: nothing of this transaction counts
 
 	messages []*record
+	places   []*record // the first messages of their channels in a piece
 	dirty    []*entry
 	deaths   []*death
-	touched  map[*channel]bool
-	keys     map[senderKey]*record
 	after    []func() // once it is on disk
 	served   []*waiter
-
-	args []any
 }
 
 type senderKey struct {
@@ -33,7 +30,7 @@ type senderKey struct {
 }
 
 func (c *core) newTxn(wall time.Time, mono time.Duration) *txn {
-	return &txn{core: c, wall: wall, mono: mono, touched: map[*channel]bool{}, keys: map[senderKey]*record{}}
+	return &txn{core: c, wall: wall, mono: mono}
 }
 
 func (t *txn) ms() int64 { return t.wall.UnixMilli() }
@@ -61,7 +58,7 @@ func (t *txn) touch(e *entry) {
 }
 
 // Rows in one statement. Few different ones, so that all stay prepared.
-var strides = []int{32, 8, 1}
+var strides = []int{64, 32, 16, 8, 4, 2, 1}
 
 const (
 	messageColumns  = 11
@@ -112,6 +109,7 @@ func (t *txn) flush() {
 			t.exec("INSERT INTO channel (id, name, last, time) VALUES (?, ?, ?, ?)", ch.id, ch.name, number(ch.last), ch.time)
 			ch.row = true
 		}
+		ch.written = ch.last
 	}
 	clear(t.touched)
 	t.rows(len(t.messages), insertMessages, func(i int) {
@@ -119,6 +117,10 @@ func (t *txn) flush() {
 		t.args = append(t.args, m.id, m.channel.id, number(m.seq), m.time, m.sender, m.key[:], string(m.typ), m.rank, number(m.reply), number(m.root), m.body)
 	})
 	t.messages = t.messages[:0]
+	for _, m := range t.places {
+		t.exec("INSERT INTO place (channel, first, piece) VALUES (?, ?, ?)", m.channel.id, number(m.seq), m.id>>placeBits)
+	}
+	t.places = t.places[:0]
 	t.rows(len(t.dirty), upsertDeliveries, func(i int) {
 		e := t.dirty[i]
 		e.dirty = false
@@ -140,6 +142,13 @@ func (t *txn) flush() {
 			d.id, d.message, d.recipient, d.at, d.attempts, d.reason, d.told)
 	}
 	t.deaths = t.deaths[:0]
+}
+
+// letGo lets go of what the transaction kept.
+func (t *txn) letGo() {
+	clear(t.touched)
+	clear(t.keys)
+	clear(t.args[:cap(t.args)])
 }
 
 // commit makes it durable. It returns the first error of the transaction.

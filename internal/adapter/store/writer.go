@@ -110,6 +110,7 @@ func (a *Adapter) batch(ops []*op) {
 		}
 		o.finish <- err
 	}
+	t.letGo()
 	a.publish()
 }
 
