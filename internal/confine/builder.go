@@ -79,7 +79,7 @@ func Step() error {
 	for _, c := range stepCaps {
 		keep |= 1 << c
 	}
-	for c := range uintptr(lastCap() + 1) {
+	for c := range lastCap() + 1 {
 		if keep&(1<<c) != 0 {
 			continue
 		}

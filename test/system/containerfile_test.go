@@ -94,17 +94,17 @@ func TestAContainerfileIsBuiltWithinWalls(t *testing.T) {
 			}
 		})
 		for name, bad := range map[string]struct{ text, want string }{
-			"a host that is not listed":            {"FROM bb\nRUN wget -q -O - http://unlisted.example:8080/", "the build asked for unlisted.example:8080"},
-			"an address past the proxy":            {"FROM bb\nRUN nc 203.0.113.10 8080 < /dev/null", "Network is unreachable"},
-			"a command that fails":                 {"FROM bb\nRUN exit 3", "line 2: RUN: exit status 3"},
-			"a device":                             {"FROM bb\nRUN mkfifo /pipe", "/pipe is neither"},
-			"a link out of the context":            {"FROM bb\nCOPY leak /x", "links out of it are not followed"},
-			"a link of the image that leads out":   {"FROM bb\nRUN ln -s /../../../../../../tmp/evil /out\nCOPY data /out/", "escapes"},
-			"a base that is not there":             {"FROM other\nRUN true", "build, pull or import it first"},
-			"two faults at once":                   {"FROM bb\nADD a b\nONBUILD x", "Containerfile:3:1: ONBUILD"},
-			"a file that is not there":             {"FROM bb\nCOPY nothing /x", "nothing is not in the context"},
-			"the host's tree by a process's root":  {"FROM bb\nRUN ls /proc/1/root/srv/ctx/tool.sh", "No such file"},
-			"writing a key of the host's kernel": {"FROM bb\nRUN echo 1 > /proc/sys/kernel/core_pattern", "core_pattern: Permission denied"},
+			"a host that is not listed":           {"FROM bb\nRUN wget -q -O - http://unlisted.example:8080/", "the build asked for unlisted.example:8080"},
+			"an address past the proxy":           {"FROM bb\nRUN nc 203.0.113.10 8080 < /dev/null", "Network is unreachable"},
+			"a command that fails":                {"FROM bb\nRUN exit 3", "line 2: RUN: exit status 3"},
+			"a device":                            {"FROM bb\nRUN mkfifo /pipe", "/pipe is neither"},
+			"a link out of the context":           {"FROM bb\nCOPY leak /x", "links out of it are not followed"},
+			"a link of the image that leads out":  {"FROM bb\nRUN ln -s /../../../../../../tmp/evil /out\nCOPY data /out/", "escapes"},
+			"a base that is not there":            {"FROM other\nRUN true", "build, pull or import it first"},
+			"two faults at once":                  {"FROM bb\nADD a b\nONBUILD x", "Containerfile:3:1: ONBUILD"},
+			"a file that is not there":            {"FROM bb\nCOPY nothing /x", "nothing is not in the context"},
+			"the host's tree by a process's root": {"FROM bb\nRUN ls /proc/1/root/srv/ctx/tool.sh", "No such file"},
+			"writing a key of the host's kernel":  {"FROM bb\nRUN echo 1 > /proc/sys/kernel/core_pattern", "core_pattern: Permission denied"},
 		} {
 			t.Run(name, func(t *testing.T) {
 				r := build("bad", bad.text, "--egress", "listed.example:8080")
