@@ -34,7 +34,9 @@ func Builder(dir string) (abi int, err error) {
 	}
 	if abi = min(LandlockABI(), WantedABI); abi > 0 {
 		r := rightsOf(abi, engine.RoleRun)
-		cfg := landlock.Config{HandledAccessFS: r.fs, Scoped: r.scope}
+		// No scopes: each thread gets a domain of its own, and could then not
+		// signal what another one started. The PID namespace does that.
+		cfg := landlock.Config{HandledAccessFS: r.fs}
 		rules := []landlock.Rule{
 			landlock.PathAccess(fsRead, "/"),
 			landlock.PathAccess(ll.AccessFSWriteFile|ll.AccessFSReadFile|r.truncate|r.ioctl, "/dev").IgnoreIfMissing(),
@@ -77,7 +79,7 @@ func Step() error {
 	for _, c := range stepCaps {
 		keep |= 1 << c
 	}
-	for c := range uintptr(lastCap() + 1) {
+	for c := range lastCap() + 1 {
 		if keep&(1<<c) != 0 {
 			continue
 		}

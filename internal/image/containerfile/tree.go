@@ -68,7 +68,7 @@ func (t *tree) one(root *os.Root, p, name string) error {
 func (t *tree) file(root *os.Root, p string, h *tar.Header, info fs.FileInfo) error {
 	h.Typeflag, h.Size = tar.TypeReg, info.Size()
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Nlink > 1 && t.seen != nil {
-		id := inode{st.Dev, st.Ino} //nolint:unconvert // Dev's type differs by architecture
+		id := inode{st.Dev, st.Ino}
 		if first, ok := t.seen[id]; ok {
 			h.Typeflag, h.Size, h.Linkname = tar.TypeLink, 0, first
 			return t.out.WriteHeader(h)
