@@ -106,7 +106,7 @@ func BenchmarkOpen(b *testing.B) {
 	for n := 0; n < queued; {
 		ds := make([]Draft, 200)
 		for i := range ds {
-			ds[i] = Draft{IdempotencyKey: newKey().String(), To: fmt.Sprint("sink", (n+i)%benchSinks), Type: "note", Body: body}
+			ds[i] = Draft{IdempotencyKey: newKey().String(), To: fmt.Sprint("sink", n/200%benchSenders+benchSenders*(i%(benchSinks/benchSenders))), Type: "note", Body: body}
 		}
 		for _, r := range a.Send(b.Context(), fmt.Sprint("sender", n/200%benchSenders), ds) {
 			if r.Err != nil {
