@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -36,19 +35,14 @@ func benchPolicy() Policy {
 
 // BenchmarkSend measures the processor time of a durable message of 1 KiB,
 // which stays comparable when others use the machine as well, and how many
-// share a commit. BULKHEAD_BENCH_DIR names the directory of its stores. A
+// share a commit. TMPDIR is where its stores are. A
 // queue that is full evicts, so b.N counts up to 190,000 messages.
 func BenchmarkSend(b *testing.B) {
 	body := json.RawMessage(`"` + strings.Repeat("x", 1022) + `"`)
 	for _, batch := range []int{1, 16} {
 		for _, senders := range []int{1, 6, benchSenders} {
 			b.Run(fmt.Sprintf("senders=%d/batch=%d", senders, batch), func(b *testing.B) {
-				dir, err := os.MkdirTemp(os.Getenv("BULKHEAD_BENCH_DIR"), "messages")
-				if err != nil {
-					b.Fatal(err)
-				}
-				defer os.RemoveAll(dir)
-				a, err := Open(b.Context(), Config{Path: filepath.Join(dir, "messages.db"), Policy: benchPolicy(), Log: slog.New(slog.DiscardHandler)})
+				a, err := Open(b.Context(), Config{Path: filepath.Join(b.TempDir(), "messages.db"), Policy: benchPolicy(), Log: slog.New(slog.DiscardHandler)})
 				if err != nil {
 					b.Fatal(err)
 				}
@@ -99,11 +93,7 @@ func processorTime(b *testing.B) time.Duration {
 // BenchmarkOpen measures the recovery of a store with 100,000 queued.
 func BenchmarkOpen(b *testing.B) {
 	const queued = 100_000
-	dir, err := os.MkdirTemp(os.Getenv("BULKHEAD_BENCH_DIR"), "messages")
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
+	dir := b.TempDir()
 	open := func() *Adapter {
 		a, err := Open(b.Context(), Config{Path: filepath.Join(dir, "messages.db"), Policy: benchPolicy(), Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
@@ -116,7 +106,7 @@ func BenchmarkOpen(b *testing.B) {
 	for n := 0; n < queued; {
 		ds := make([]Draft, 200)
 		for i := range ds {
-			ds[i] = Draft{IdempotencyKey: newKey().String(), To: fmt.Sprint("sink", (n+i)%benchSinks), Type: "note", Body: body}
+			ds[i] = Draft{IdempotencyKey: newKey().String(), To: fmt.Sprint("sink", n/200%benchSenders+benchSenders*(i%(benchSinks/benchSenders))), Type: "note", Body: body}
 		}
 		for _, r := range a.Send(b.Context(), fmt.Sprint("sender", n/200%benchSenders), ds) {
 			if r.Err != nil {
