@@ -133,11 +133,11 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// withoutDialer are the attacks that need no gateway to attack through.
+// withoutDialer are the attacks that need neither gateway nor adapter.
 func withoutDialer() []Attack {
 	var out []Attack
 	for _, a := range Attacks() {
-		if strings.HasPrefix(a.ID, "dialer.") || strings.HasPrefix(a.ID, "proxy.") || a.ID == "process.init" {
+		if strings.HasPrefix(a.ID, "dialer.") || strings.HasPrefix(a.ID, "proxy.") || strings.HasPrefix(a.ID, "message.") || a.ID == "process.init" {
 			continue
 		}
 		out = append(out, a)
