@@ -66,7 +66,7 @@ func workIsDone(t *testing.T, c stage.CLI) {
 		for _, a := range c.Status(t).Teams[0].Agents {
 			for _, container := range a.Containers {
 				if container.Name == "runtime" && (container.Exit == nil || *container.Exit != 0) {
-					left[a.Agent] = a.State + " " + a.Why
+					left[a.Agent] = a.State + " " + a.Why + "\n" + c.Run(t, "logs", a.Agent)
 				}
 			}
 		}
