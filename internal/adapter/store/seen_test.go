@@ -58,7 +58,7 @@ func TestHistoryOfManyPieces(t *testing.T) {
 			}
 			d := sent[i]
 			d.Body = []byte(`"another content"`)
-			s.reason(s.Send(t.Context(), "orchestrator", []Draft{d})[0].Err, deny.MessageDuplicateKey)
+			_ = s.reason(s.Send(t.Context(), "orchestrator", []Draft{d})[0].Err, deny.MessageDuplicateKey)
 			p, err := s.Thread(t.Context(), "orchestrator", ThreadRequest{Channel: "platform", Sequence: uint64(i + 1)})
 			if err != nil || len(p.Messages) != 1 || string(p.Messages[0].Body) != string(sent[i].Body) {
 				t.Errorf("%s: thread of message %d: %+v %v", when, i+1, p, err)
