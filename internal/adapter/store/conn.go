@@ -148,8 +148,8 @@ func sequence(v driver.Value) uint64 { return bits(integer(v)) }
 
 // SQLite's integers are signed. Sequences are below 1<<62, which callers' are
 // checked for; of nonces every bit counts and none means a sign.
-func bits(n int64) uint64   { return uint64(n) } //nolint:gosec // see above
-func number(n uint64) int64 { return int64(n) }  //nolint:gosec // see above
+func bits(n int64) uint64   { return uint64(n) } // #nosec G115 -- see above
+func number(n uint64) int64 { return int64(n) }  // #nosec G115 -- see above
 
 func text(v driver.Value) string {
 	switch x := v.(type) {

@@ -177,7 +177,7 @@ func renamed(out io.Writer, in io.Reader, name string) error {
 	if err := w.WriteHeader(h); err != nil {
 		return err
 	}
-	if _, err := io.Copy(w, r); err != nil { //nolint:gosec // bounded by the reader at the other end
+	if _, err := io.Copy(w, r); err != nil { // #nosec G110 -- bounded by the reader at the other end
 		return err
 	}
 	return w.Close()
