@@ -10,6 +10,7 @@ SHELL       := /bin/bash
 MAKEFLAGS   += --no-builtin-rules
 
 PROGRAMS := bulkhead bulkhead-warden bulkhead-serve bulkhead-net bulkhead-shim bulkhead-probe bulkhead-image
+PACKAGES ?= ./...
 PREFIX   ?= /usr/local
 DESTDIR  ?=
 # make build GOARCH=arm64 builds for another machine, beside what runs here.
@@ -42,7 +43,7 @@ go:
 test: build ## run every test; needs root, changes nothing on the machine
 	@[ "$$(id -u)" = 0 ] || { echo "make test needs root for its throwaway hosts: run sudo make test" >&2; exit 1; }
 	go vet ./...
-	go test -timeout 40m $(TESTFLAGS) ./...
+	go test -timeout 40m $(TESTFLAGS) $(PACKAGES)
 
 # The build tag keeps these out of "make test": a virtual host without KVM takes
 # minutes, and two cores. .ci/run has them as a step of their own.
