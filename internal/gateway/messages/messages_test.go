@@ -440,7 +440,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add("/v1/messages:extend", `{"leases":["x"],"duration":-1}`)
 	f.Fuzz(func(t *testing.T, path, body string) {
 		if !slices.Contains([]string{"", ":batch", ":receive", ":ack", ":refuse", ":extend"}, strings.TrimPrefix(path, "/v1/messages")) || strings.Contains(body, "wait") {
-			t.Skip("another endpoint, or a wait")
+			return // another endpoint, or a wait
 		}
 		status, h, text := ask(t, "POST", s.web.URL+path, body)
 		if status < 200 || status == 500 || status == 503 || status >= 400 && (h.Get(DeniedHeader) == "" || !strings.Contains(text, `"possibleFix"`)) {
