@@ -20,7 +20,8 @@ import (
 
 // Limits of the server.
 const (
-	maxConnections = 4
+	// A gateway has one; `verify` has four probes connect beside it.
+	maxConnections = 16
 	maxInFlight    = 256
 	connectTimeout = 10 * time.Second
 	// upstreamTimeout covers the proxy's own look-up and connection.
