@@ -25,6 +25,7 @@ const (
 	LayerKnowledge Layer = "knowledge" // 3b: Markdown vaults
 	LayerEgress    Layer = "egress"    // 4: nftables by id, the guard
 	LayerVault     Layer = "vault"     // 5: secrets
+	LayerTools     Layer = "tools"     // the primitives that a gateway serves its agent
 )
 
 // Code is the machine-readable rule that was broken.
@@ -62,6 +63,20 @@ const (
 	MessageQuota        Code = "messages.quota"         // too much of this sender is waiting already
 	MessageUnavailable  Code = "messages.unavailable"   // it cannot be made durable now: disk full or failing, or the adapter is away
 
+	// Tools: decided by the agent's gateway.
+	ToolUnknown     Code = "tools.unknown"     // there is no tool of that name
+	ToolNotAllowed  Code = "tools.not_allowed" // the manifest does not give the agent this tool, topic or channel
+	ToolInvalid     Code = "tools.invalid"     // the input is malformed; every failing field is named
+	ToolRate        Code = "tools.rate"        // too many calls in the last minute
+	ToolQuota       Code = "tools.quota"       // the agent's storage or memory is used up
+	ToolMissing     Code = "tools.missing"     // the key, file, row or process is not there
+	ToolConflict    Code = "tools.conflict"    // it is there already, or changed meanwhile
+	ToolUnsafe      Code = "tools.unsafe"      // an input that would leave the agent's own data, or change how it is kept
+	ToolTooLarge    Code = "tools.too_large"   // an input or an answer over its limit
+	ToolTimeout     Code = "tools.timeout"     // it took longer than it may
+	ToolUnavailable Code = "tools.unavailable" // what it needs is away or cannot be made durable now
+	ToolFailed      Code = "tools.failed"      // a fault of ours; the log has it
+
 	// Operators.
 	NotOperator Code = "operator.not_allowed" // the caller may not use this verb
 
@@ -75,7 +90,9 @@ func Codes() []Code {
 	return []Code{
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
 		NameUnresolved, Unreachable, PinFailed, TooMany, UpstreamRefused, RelayedOnly, BadPeer, BadToken, MessageNotAllowed, MessageInvalid, MessageTooLarge,
-		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable, NotOperator, MissingFeature,
+		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable,
+		ToolUnknown, ToolNotAllowed, ToolInvalid, ToolRate, ToolQuota, ToolMissing, ToolConflict, ToolUnsafe, ToolTooLarge, ToolTimeout, ToolUnavailable, ToolFailed,
+		NotOperator, MissingFeature,
 	}
 }
 
@@ -130,15 +147,25 @@ func (r *Reason) Envelope() Envelope {
 		code, status = "UNAUTHORIZED", 401
 	case Unreachable, NameUnresolved, PinFailed, UpstreamRefused:
 		code, status = "APP_UNAVAILABLE", 502
-	case BadTarget, MessageInvalid:
+	case BadTarget, MessageInvalid, ToolInvalid:
 		code, status = "VALIDATION_ERROR", 400
-	case MessageDuplicateKey, MessageLeaseOver:
+	case MessageDuplicateKey, MessageLeaseOver, ToolConflict:
 		code, status = "CONFLICT", 409
-	case MessageTooLarge:
+	case MessageTooLarge, ToolTooLarge:
 		code, status = "TOO_LARGE", 413
-	case TooMany, MessageQueueFull, MessageQuota:
+	case TooMany, MessageQueueFull, MessageQuota, ToolRate:
 		code, status = "RATE_LIMITED", 429
-	case MessageUnavailable:
+	case ToolQuota:
+		code, status = "QUOTA_EXCEEDED", 429
+	case ToolUnknown, ToolMissing:
+		code, status = "NOT_FOUND", 404
+	case ToolUnsafe:
+		code, status = "SECURITY_VIOLATION", 403
+	case ToolTimeout:
+		code, status = "APP_UNAVAILABLE", 504
+	case ToolFailed:
+		code, status = "INTERNAL_ERROR", 500
+	case MessageUnavailable, ToolUnavailable:
 		code, status = "APP_UNAVAILABLE", 503
 	}
 	return Envelope{

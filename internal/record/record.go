@@ -4,6 +4,7 @@
 package record
 
 import (
+	"encoding/json"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -33,7 +34,8 @@ type Verdict string
 const (
 	Allowed Verdict = "allowed"
 	Denied  Verdict = "denied"
-	Failed  Verdict = "failed" // allowed, but it did not work
+	Failed  Verdict = "failed"  // allowed, but it did not work
+	Started Verdict = "started" // allowed and begun; its outcome follows, or the process died before
 )
 
 // Record is one decision.
@@ -48,4 +50,9 @@ type Record struct {
 	Count         uint64       `json:"count,omitempty"`  // how many times, when repeats were folded into one line
 	Detail        string       `json:"detail,omitempty"`
 	Reason        *deny.Reason `json:"reason,omitempty"` // set when denied
+	// Of a tool's call: the token's id, the input without contents and secrets
+	// (their size and a keyed hash instead), and how long it took.
+	Token  string          `json:"token,omitempty"`
+	Input  json.RawMessage `json:"input,omitempty"`
+	Micros int64           `json:"micros,omitempty"`
 }

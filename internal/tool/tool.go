@@ -1,0 +1,104 @@
+package tool
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"bulkhead/internal/deny"
+)
+
+// Group is a set of tools that the manifest allows or not as one.
+type Group string
+
+// The groups (docs/contracts/tools.md).
+const (
+	Memory  Group = "mem"
+	Vectors Group = "vec"
+	Files   Group = "fs"
+	SQL     Group = "db"
+	Network Group = "net"
+	Events  Group = "events"
+	Code    Group = "proc"
+	Notices Group = "notify"
+	Talk    Group = "msg"
+)
+
+// Groups lists every group.
+func Groups() []Group {
+	return []Group{Memory, Vectors, Files, SQL, Network, Events, Code, Notices, Talk}
+}
+
+// Prefix may stand before every name.
+const Prefix = "agentos."
+
+// Tool is one row of the table.
+type Tool struct {
+	Name    string // as in "mem_set"
+	Group   Group
+	Summary string // for the model that chooses among tools: one or two sentences
+	Fields  []Field
+	// Effect says that the tool changes something, so that its record must be
+	// durable before the answer. A tool that forgets to take or begin its
+	// record has it written by the table.
+	Effect bool
+	// Run does it. The answer is marshalled as JSON. A *deny.Reason in the error's
+	// chain is what the agent gets; any other error is told as tools.failed,
+	// without its text, which goes to the log.
+	Run func(ctx context.Context, c *Call) (any, error)
+}
+
+// Caller is who calls, known before the body is read.
+type Caller struct {
+	Team, Agent string
+	// Token is the id (jti) of the token shown, when it was one of control's.
+	Token string
+	// Domains narrow what net tools may reach, below the manifest; nil: the
+	// manifest alone decides.
+	Domains []string
+	// Rate is the calls per minute that the token allows, when it is fewer than
+	// the table's; 0: the table's.
+	Rate int
+}
+
+// Table is the tools of one agent's gateway. It does not change once made.
+type Table struct {
+	tools map[string]*Tool
+	names []string
+}
+
+// NewTable makes a table. Two tools of one name, or one whose name is not of
+// its group, are mistakes of the program.
+func NewTable(tools ...Tool) (*Table, error) {
+	t := &Table{tools: make(map[string]*Tool, len(tools))}
+	for _, tool := range tools {
+		if tool.Run == nil || !strings.HasPrefix(tool.Name, string(tool.Group)+"_") {
+			return nil, fmt.Errorf("tool %q does not belong to group %q, or does nothing", tool.Name, tool.Group)
+		}
+		if t.tools[tool.Name] != nil {
+			return nil, fmt.Errorf("two tools are named %q", tool.Name)
+		}
+		t.tools[tool.Name] = &tool
+		t.names = append(t.names, tool.Name)
+	}
+	slices.Sort(t.names)
+	return t, nil
+}
+
+// Find gives the tool of a name, with or without [Prefix]; nil: there is none.
+func (t *Table) Find(name string) *Tool { return t.tools[strings.TrimPrefix(name, Prefix)] }
+
+// All gives every tool, by name.
+func (t *Table) All() []*Tool {
+	out := make([]*Tool, len(t.names))
+	for i, n := range t.names {
+		out[i] = t.tools[n]
+	}
+	return out
+}
+
+// Refuse makes a reason of the tools' layer.
+func Refuse(code deny.Code, what, why, mend string) *deny.Reason {
+	return &deny.Reason{Layer: deny.LayerTools, Code: code, What: what, Why: why, Mend: mend}
+}
