@@ -83,7 +83,7 @@ account, namespaces and list of destinations; everything else is denied.
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
 		newInitCommand(a), newPlanCommand(a), newUpCommand(a), newStatusCommand(a), newExecCommand(a),
-		newRunCommand(a), newLogsCommand(a), newRestartCommand(a), newStopCommand(a), newDownCommand(a),
+		newRunCommand(a), newLogsCommand(a), newRestartCommand(a), newStopCommand(a), newPanicCommand(a), newReleaseCommand(a), newDownCommand(a),
 		newForwardCommand(a), newWorkspaceCommand(a), newAllowCommand(a), newRevokeCommand(a), newMessagesCommand(a), newDeadLettersCommand(a), newMetricsCommand(a), newWatchCommand(a), newDenialsCommand(a), newWhyCommand(a), newEgressCommand(a),
 		newVerifyCommand(a), newProveCommand(a), newDoctorCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
 	)

@@ -92,7 +92,7 @@ func statePaint(state string) string {
 		return green
 	case "starting", "degraded":
 		return yellow
-	case "failed":
+	case "failed", "fenced":
 		return red
 	}
 	return ""

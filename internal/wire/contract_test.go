@@ -72,6 +72,8 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbWorkspace, WorkspaceRequest{Team: "pair", Agent: "writer"})
 	w(VerbWatch, WatchRequest{Team: "pair", Agent: "writer"})
 	w(VerbWhy, WhyRequest{Team: "pair", Agent: "writer", What: "evil.example:443"})
+	w(VerbFence, FenceRequest{Team: "pair", Agents: []string{"writer"}, Why: "it mails strangers"})
+	w(VerbUnfence, AgentRequest{Team: "pair", Agents: []string{"writer"}})
 	w(VerbShutdown, struct{}{})
 	w(VerbProgress, Progress{Agent: "writer", Step: "starting"})
 	w(VerbResult, StatusResult{SchemaVersion: 1})

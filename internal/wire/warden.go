@@ -29,6 +29,8 @@ const (
 	VerbWorkspace = "workspace" // [WorkspaceRequest] -> [WorkspaceResult] with the folder's descriptor
 	VerbWatch     = "watch"     // [WatchRequest] -> VerbStarted, then VerbEvent with a record.Record each, until the operator leaves
 	VerbWhy       = "why"       // [WhyRequest] -> [WhyResult]; changes nothing
+	VerbFence     = "fence"     // [FenceRequest] -> [FenceResult]: cut off and freeze agents at once
+	VerbUnfence   = "unfence"   // [AgentRequest] -> [StatusResult]
 	VerbShutdown  = "shutdown"  // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
 
@@ -182,7 +184,7 @@ type TeamStatus struct {
 // long as the rest of it holds.
 type AgentStatus struct {
 	Agent      string            `json:"agent"`
-	State      string            `json:"state"` // running, degraded, starting, stopped, exited, failed
+	State      string            `json:"state"` // running, degraded, starting, stopped, exited, failed, fenced
 	Why        string            `json:"why,omitempty"`
 	Account    string            `json:"account"`
 	Range      string            `json:"range"` // host ids
@@ -191,6 +193,7 @@ type AgentStatus struct {
 	Restarts   int               `json:"restarts"`
 	Grants     []Grant           `json:"grants,omitempty"` // temporary destinations
 	Disks      []DiskStatus      `json:"disks,omitempty"`  // those that are mounted
+	Fence      *Fence            `json:"fence,omitempty"`  // why and since when it is fenced
 }
 
 // DiskStatus is one file system of an agent, as statfs(2) has it: what it holds

@@ -113,7 +113,9 @@ func dialerElements(want Want) []nftables.SetElement {
 		})
 	}
 	for _, b := range want.Agents {
-		add(b.IDs.Dialer, b.Account)
+		if !b.Fenced {
+			add(b.IDs.Dialer, b.Account)
+		}
 	}
 	if want.Resolver != nil {
 		add(want.Resolver.ID, resolverChain)
@@ -132,6 +134,9 @@ func (w Want) ranges() []Range {
 	all := slices.Clone(w.Refused)
 	for _, b := range w.Agents {
 		all = append(all, Range{b.IDs.Account, b.IDs.Account}, Range{b.IDs.Base, b.IDs.Last()})
+		if b.Fenced {
+			all = append(all, Range{b.IDs.Dialer, b.IDs.Dialer})
+		}
 	}
 	slices.SortFunc(all, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
 	var out []Range

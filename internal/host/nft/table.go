@@ -67,6 +67,9 @@ const socketBuffer = 32 << 20
 type Binding struct {
 	Account string // names the chain and the sets
 	IDs     layout.IDs
+	// Fenced: its dialer leads nowhere. Every packet of it is refused, those of
+	// connections that stand included; pins and flows are kept.
+	Fenced bool
 }
 
 // Want is the complete desired state of the table.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"bulkhead/internal/engine"
@@ -21,6 +22,7 @@ import (
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
 )
 
 // agentRun is one agent of this host and its owner.
@@ -36,6 +38,8 @@ type agentRun struct {
 	dialer   *process
 	run      runState
 	grants   grantBook
+
+	fence atomic.Pointer[wire.Fence] // nil: it is not fenced
 
 	mu       sync.Mutex // guards what follows
 	want     bool       // should run
@@ -172,6 +176,9 @@ func (a *agentRun) writeConf() error {
 // state, and returns when they are ready. Accounts, folders and rules are in
 // force already. The caller holds a.procs.
 func (a *agentRun) bringUp(ctx context.Context) error {
+	if err := a.fencedFault(); err != nil {
+		return err
+	}
 	if _, err := readJSON(runStatePath(a.Place), &a.run); err != nil {
 		return err
 	}
@@ -286,7 +293,7 @@ func (a *agentRun) ensureLauncher(ctx context.Context) error {
 	}
 	// Nobody answers. Whatever may be left of a former launcher must be gone
 	// before the same cgroups and sockets are used again.
-	if err := a.w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name, "launcher")); err != nil {
+	if err := a.w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name, launcherGroup)); err != nil {
 		return err
 	}
 	a.run.Build = a.w.build
@@ -300,6 +307,12 @@ func (a *agentRun) ensureLauncher(ctx context.Context) error {
 // takeDown ends every process of the agent; its account, rules and data stay.
 // The caller holds a.procs.
 func (a *agentRun) takeDown(ctx context.Context) error {
+	if a.fence.Load() != nil {
+		// What is frozen cannot end politely.
+		if err := a.w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name)); err != nil {
+			return err
+		}
+	}
 	if a.launcher == nil {
 		if c, err := launcher.Connect(ctx, a.Place.LauncherSocket()); err == nil {
 			a.launcher = c
@@ -346,6 +359,9 @@ func (a *agentRun) endContainers(ctx context.Context, grace time.Duration) error
 	}
 	return a.launcher.Shutdown(ctx)
 }
+
+// launcherGroup is the control group of an agent's launcher, below the agent's.
+const launcherGroup = "launcher"
 
 // defaultGrace is how long a command may take to end after SIGTERM.
 const defaultGrace = 5 * time.Second

@@ -182,6 +182,10 @@ func (c *call) dispatch(verb string) error {
 		return c.backup()
 	case wire.VerbMessagesRepair:
 		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.repair(c.ctx, r, c.uid, c.say) })
+	case wire.VerbFence:
+		return serveCall(c, func(r wire.FenceRequest) (any, error) { return c.w.fenceAgents(c.ctx, r, operator(c.uid)) })
+	case wire.VerbUnfence:
+		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.unfence(c.ctx, r) })
 	case wire.VerbShutdown:
 		err := serveCall(c, func(struct{}) (any, error) { return struct{}{}, nil })
 		c.w.cancel()

@@ -357,6 +357,10 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 			st.Stopped = false // up means run
 			t.state.Agents[a.Place.Name] = st
 		}
+		if a.fence.Load() != nil {
+			say(a.Place.Name, "fenced, and left so: bulkhead release "+a.Place.Name)
+			continue
+		}
 		keep := action[a.Place.Name] == wire.ActionKeep
 		wg.Go(func() {
 			if err := w.startOne(ctx, a, keep); err != nil {

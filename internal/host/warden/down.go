@@ -224,6 +224,11 @@ func (w *Warden) restartAgents(ctx context.Context, req wire.AgentRequest, say p
 	if err != nil {
 		return nil, err
 	}
+	for _, a := range agents {
+		if err := a.fencedFault(); err != nil {
+			return nil, err
+		}
+	}
 	if err := haltAll(ctx, agents); err != nil {
 		return nil, err
 	}

@@ -30,6 +30,9 @@ func (c *call) exec() error {
 	if err != nil {
 		return err
 	}
+	if err := a.fencedFault(); err != nil {
+		return err
+	}
 	container := req.Container
 	if container == "" {
 		container = runtimeName
@@ -108,6 +111,9 @@ func (c *call) run() error {
 	}
 	a, err := c.w.agent(req.Team, req.Agent)
 	if err != nil {
+		return err
+	}
+	if err := a.fencedFault(); err != nil {
 		return err
 	}
 	if len(req.Exec.Argv) == 0 {

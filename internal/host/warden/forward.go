@@ -21,6 +21,9 @@ func (c *call) forward() error {
 	if err != nil {
 		return err
 	}
+	if err := a.fencedFault(); err != nil {
+		return err
+	}
 	name := a.Place.Name
 	if !slices.Contains(a.Want.Ports, req.Port) {
 		mend := fmt.Sprintf("add %d to agents.%s.ports in bulkhead.yaml, and run bulkhead up", req.Port, name)

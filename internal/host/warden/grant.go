@@ -140,6 +140,9 @@ func (w *Warden) allow(ctx context.Context, req wire.AllowRequest, uid uint32) (
 	if err != nil {
 		return nil, err
 	}
+	if err := a.fencedFault(); err != nil {
+		return nil, err
+	}
 	d, err := team.ParseDestination(req.Target)
 	if err != nil {
 		return nil, badInput(err.Error(), "name one host:port, as in the manifest")

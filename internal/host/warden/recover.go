@@ -50,6 +50,12 @@ func (w *Warden) recover(ctx context.Context) {
 			if t.state.Removing || t.state.Agents[a.Place.Name].Stopped {
 				continue
 			}
+			if a.fence.Load() != nil {
+				if err := a.freezeGroups(); err != nil {
+					w.log.Error("keeping a fenced agent frozen", "team", t.name, "agent", a.Place.Name, "error", err)
+				}
+				continue
+			}
 			a.start() // its owner goes on by itself and reports in status
 		}
 	}

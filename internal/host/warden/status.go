@@ -96,6 +96,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
 	}
 	s.Grants = a.grants.open(time.Now())
+	s.Fence = a.fence.Load()
 	s.Disks = a.diskStatus()
 	all := true
 	some := false
@@ -136,6 +137,10 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		}
 	}
 	s.State = stateWord(want, problem, all, inForce, some)
+	if s.Fence != nil {
+		a.fencedStatus(&s)
+		return s
+	}
 	if s.State == "running" && a.Want.Mode == team.ModeTask && !slices.ContainsFunc(s.Containers, func(c wire.ContainerStatus) bool {
 		return c.Name == runtimeName && c.Running
 	}) {

@@ -104,6 +104,7 @@ func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agen
 		}
 	}
 	a.IDs.Dialer = st.Dialer
+	a.loadFence()
 	return a, a.folders()
 }
 
@@ -170,7 +171,7 @@ func (w *Warden) applyTable(ctx context.Context) error {
 	}
 	for _, t := range w.teams {
 		for _, a := range t.agents {
-			want.Agents = append(want.Agents, nft.Binding{Account: a.Place.Account, IDs: a.IDs})
+			want.Agents = append(want.Agents, nft.Binding{Account: a.Place.Account, IDs: a.IDs, Fenced: a.fence.Load() != nil})
 		}
 		if t.adapter != nil { // it has no network at all; this is for whoever gets out of its cell
 			want.Refused = append(want.Refused, nft.Range{First: t.adapter.uid, Last: t.adapter.uid})

@@ -105,7 +105,7 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	for _, c := range a.containers(ctx) {
 		if c.Running {
 			one.PIDs = append(one.PIDs, c.PID)
-			running = running || c.Name == runtimeName
+			running = running || c.Name == runtimeName && a.fence.Load() == nil // nothing of a fenced one can be attacked from
 		}
 	}
 	one.Upstream = a.w.upstreamOf(a.Place, a.Want.Upstream)
