@@ -76,9 +76,9 @@ func (a *app) fenced(res wire.FenceResult) error {
 
 func newReleaseCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "release AGENT...",
-		Short: "End the fence of agents",
-		Long:  "Let fenced agents go on: their rules come back, and their processes go on where they were stopped.",
+		Use:     "release AGENT...",
+		Short:   "End the fence of agents",
+		Long:    "Let fenced agents go on: their rules come back, and their processes go on where they were stopped.",
 		Example: `  sudo bulkhead release writer`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 0 {

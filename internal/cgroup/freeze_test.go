@@ -25,5 +25,10 @@ func TestStateIsReadBehindAnyName(t *testing.T) {
 
 func FuzzHaltedState(f *testing.F) {
 	f.Add("12 (sleep) T 1 12")
-	f.Fuzz(func(_ *testing.T, s string) { haltedState(s) })
+	f.Fuzz(func(t *testing.T, s string) {
+		// Only what follows the last bracket counts.
+		if haltedState(s) != haltedState("1 (x"+s) {
+			t.Errorf("%q is read differently behind a name", s)
+		}
+	})
 }

@@ -27,40 +27,52 @@ const maxFrame = 1 << 20
 
 // request sends q and then body, passes the answer's output to out, and
 // returns the exit code of what the guest ran.
-func (m *Machine) request(ctx context.Context, q request, body []byte, out io.Writer) (int, error) {
+func (m *Machine) request(ctx context.Context, q request, body []byte, out io.Writer) (exit int, err error) {
+	err = m.exchange(ctx, q, body, out, func(end json.RawMessage) error {
+		var said struct {
+			Exit  int    `json:"exit"`
+			Error string `json:"error"`
+		}
+		if err := json.Unmarshal(end, &said); err != nil {
+			return m.broken(ctx, q, err)
+		}
+		if said.Error != "" {
+			return fmt.Errorf("vm: %s in the guest: %s", q.Op, said.Error)
+		}
+		exit = said.Exit
+		return nil
+	})
+	return exit, err
+}
+
+// ask sends q, which has no output, and gives the end of the answer to take.
+func (m *Machine) ask(ctx context.Context, q request, take func(end json.RawMessage) error) error {
+	return m.exchange(ctx, q, nil, io.Discard, take)
+}
+
+func (m *Machine) exchange(ctx context.Context, q request, body []byte, out io.Writer, take func(end json.RawMessage) error) error {
 	// The guest's agent cannot be interrupted, so a request that is given up
 	// spoils the line: everything after it fails as well.
 	stop := context.AfterFunc(ctx, func() { _ = m.line.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	head, err := json.Marshal(q)
 	if err != nil {
-		return 0, fmt.Errorf("vm: %w", err)
+		return fmt.Errorf("vm: %w", err)
 	}
 	if _, err := m.line.Write(append(append(head, '\n'), body...)); err != nil {
-		return 0, m.broken(ctx, q, err)
+		return m.broken(ctx, q, err)
 	}
 	for {
 		kind, b, err := m.frame()
 		if err != nil {
-			return 0, m.broken(ctx, q, err)
+			return m.broken(ctx, q, err)
 		}
-		if kind != 'x' {
-			if _, err := out.Write(b); err != nil {
-				return 0, m.broken(ctx, q, err)
-			}
-			continue
+		if kind == 'x' {
+			return take(b)
 		}
-		var end struct {
-			Exit  int    `json:"exit"`
-			Error string `json:"error"`
+		if _, err := out.Write(b); err != nil {
+			return m.broken(ctx, q, err)
 		}
-		if err := json.Unmarshal(b, &end); err != nil {
-			return 0, m.broken(ctx, q, err)
-		}
-		if end.Error != "" {
-			return 0, fmt.Errorf("vm: %s in the guest: %s", q.Op, end.Error)
-		}
-		return end.Exit, nil
 	}
 }
 
