@@ -5,6 +5,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -22,7 +23,16 @@ import (
 	"bulkhead/test/system/throwaway"
 )
 
-func TestMain(m *testing.M) { egress.Main(m) }
+func TestMain(m *testing.M) {
+	if what := os.Getenv(clientVariable); what != "" {
+		if err := beClient(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	egress.Main(m)
+}
 
 const rounds = 400
 

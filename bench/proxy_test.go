@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"net"
 	"net/http"
@@ -12,8 +11,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,14 +22,16 @@ import (
 const (
 	clients  = 32
 	span     = 2 * time.Second
-	sides    = 2 // times that the contenders take turns
+	sides    = 3 // times that the contenders take turns
 	bigBytes = 1 << 30
 )
 
-// contender is a proxy under test: how its client gets a connection to it.
+// contender is a proxy under test.
 type contender struct {
-	name string
-	dial func() (net.Conn, error)
+	name  string
+	proxy string       // where its client finds it
+	in    func(func()) // runs a function where the client has its network
+	pids  []int        // the processes whose time is counted as the proxy's
 }
 
 func TestProxyAgainstSquid(t *testing.T) {
@@ -63,17 +62,16 @@ func TestProxyAgainstSquid(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-		squidDial := func() (net.Conn, error) { return net.Dial("tcp", "203.0.113.10:3129") }
 		egress.Await(t, "squid listens", func() bool {
-			c, err := squidDial()
+			c, err := net.Dial("tcp", squidAddress)
 			if err == nil {
 				_ = c.Close()
 			}
 			return err == nil
 		})
 		contenders := []contender{
-			{"squid", squidDial},
-			{"bulkhead", func() (net.Conn, error) { return s.Dial(s.Static.Proxy) }},
+			{"squid", squidAddress, func(f func()) { f() }, []int{cmd.Process.Pid}},
+			{"bulkhead", s.Static.Proxy, s.Inside, []int{s.Gateway.PID(), s.Dialer.PID()}},
 		}
 		score := map[string]map[string][]float64{}
 		note := func(what, who string, v float64) {
@@ -84,10 +82,20 @@ func TestProxyAgainstSquid(t *testing.T) {
 		}
 		for range sides { // taking turns, so that a busy moment hits both
 			for _, c := range contenders {
-				note("requests/s", c.name, rate(t, c, request))
-				note("tunnels/s", c.name, rate(t, c, tunnel))
-				note("1 GiB by GET, GB/s", c.name, download(t, c, false))
-				note("1 GiB by CONNECT, GB/s", c.name, download(t, c, true))
+				for _, w := range works {
+					if only := os.Getenv("BULKHEAD_BENCH_WORK"); only != "" && only != w.name {
+						continue // who profiles one kind of work wants no other
+					}
+					before := processorTime(t, c.pids)
+					v := measure(t, c, w.name)
+					spent := processorTime(t, c.pids) - before
+					note(w.unit, c.name, v)
+					if w.span {
+						note("processor time of the proxy, us for each of "+w.unit, c.name, float64(spent.Microseconds())/(v*span.Seconds()))
+					} else {
+						note("processor time of the proxy, ms, "+w.unit, c.name, float64(spent.Milliseconds()))
+					}
+				}
 			}
 		}
 		for _, what := range slices.Sorted(maps.Keys(score)) {
@@ -102,9 +110,16 @@ func TestProxyAgainstSquid(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("static host, 1 GiB: %.2f GB/s", drain(t, conn))
+		speed, err := drain(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("static host, 1 GiB: %.2f GB/s", speed)
 	})
 }
+
+// squidAddress is what squid.conf says.
+const squidAddress = "203.0.113.10:3129"
 
 // origin is the far side: small answers on 8080, one byte on 9001, a GiB on 80 (HTTP) and 9000.
 func origin(t *testing.T) {
@@ -148,154 +163,4 @@ func origin(t *testing.T) {
 			}
 		}
 	})
-}
-
-// rate runs work on 32 clients for a while and counts.
-func rate(t *testing.T, c contender, work func(contender, func() bool) error) float64 {
-	t.Helper()
-	var n atomic.Int64
-	var group sync.WaitGroup
-	end := time.Now().Add(span)
-	for range clients {
-		group.Go(func() {
-			err := work(c, func() bool { n.Add(1); return time.Now().Before(end) })
-			if err != nil {
-				t.Errorf("%s: %v", c.name, err)
-			}
-		})
-	}
-	group.Wait()
-	return float64(n.Load()) / span.Seconds()
-}
-
-// request asks over one connection again and again.
-func request(c contender, more func() bool) error {
-	conn, err := c.dial()
-	if err != nil {
-		return err
-	}
-	defer func() { _ = conn.Close() }()
-	r := bufio.NewReader(conn)
-	for {
-		if _, err := io.WriteString(conn, "GET http://api.example.com:8080/x HTTP/1.1\r\nHost: api.example.com:8080\r\n\r\n"); err != nil {
-			return err
-		}
-		length := 0
-		for first := true; ; first = false {
-			line, err := r.ReadSlice('\n')
-			if err != nil {
-				return err
-			}
-			if first && !strings.HasPrefix(string(line), "HTTP/1.1 200") {
-				return fmt.Errorf("answer %q", line)
-			}
-			if l := string(line); strings.HasPrefix(l, "Content-Length: ") {
-				_, _ = fmt.Sscanf(l, "Content-Length: %d", &length)
-			}
-			if len(line) <= 2 {
-				break
-			}
-		}
-		if _, err := r.Discard(length); err != nil {
-			return err
-		}
-		if !more() {
-			return nil
-		}
-	}
-}
-
-// tunnel opens a tunnel, hears one byte of the far side through it, closes.
-func tunnel(c contender, more func() bool) error {
-	for {
-		conn, err := connect(c, 9001)
-		if err != nil {
-			return err
-		}
-		var b [1]byte
-		_, err = conn.Read(b[:])
-		_ = conn.(interface{ SetLinger(int) error }).SetLinger(0)
-		_ = conn.Close()
-		if err != nil {
-			return err
-		}
-		if !more() {
-			return nil
-		}
-	}
-}
-
-func connect(c contender, port int) (net.Conn, error) {
-	conn, err := c.dial()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := fmt.Fprintf(conn, "CONNECT api.example.com:%d HTTP/1.1\r\nHost: api.example.com:%d\r\n\r\n", port, port); err != nil {
-		return nil, err
-	}
-	// One read usually gives the whole head, and maybe what follows it.
-	b, n := make([]byte, 4096), 0
-	for {
-		m, err := conn.Read(b[n:])
-		if err != nil {
-			return nil, err
-		}
-		n += m
-		if head, rest, ok := strings.Cut(string(b[:n]), "\r\n\r\n"); ok {
-			if !strings.HasPrefix(head, "HTTP/1.1 200") {
-				return nil, fmt.Errorf("answer %q", head)
-			}
-			return &ahead{conn.(*net.TCPConn), []byte(rest)}, nil
-		}
-	}
-}
-
-// ahead gives first what was read with the head.
-type ahead struct {
-	*net.TCPConn
-	rest []byte
-}
-
-func (a *ahead) Read(b []byte) (int, error) {
-	if len(a.rest) > 0 {
-		n := copy(b, a.rest)
-		a.rest = a.rest[n:]
-		return n, nil
-	}
-	return a.TCPConn.Read(b)
-}
-
-func download(t *testing.T, c contender, tunnelled bool) float64 {
-	t.Helper()
-	if tunnelled {
-		conn, err := connect(c, 9000)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return drain(t, conn)
-	}
-	conn, err := c.dial()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.WriteString(conn, "GET http://api.example.com/big HTTP/1.1\r\nHost: api.example.com\r\nConnection: close\r\n\r\n"); err != nil {
-		t.Fatal(err)
-	}
-	return drain(t, conn)
-}
-
-// drain reads until the far side has sent its GiB, in GB/s.
-func drain(t *testing.T, conn net.Conn) float64 {
-	t.Helper()
-	defer func() { _ = conn.Close() }()
-	b := make([]byte, 1<<20)
-	at, n := time.Now(), 0
-	for n < bigBytes {
-		m, err := conn.Read(b)
-		n += m
-		if err != nil {
-			t.Fatalf("after %d bytes: %v", n, err)
-		}
-	}
-	return float64(n) / 1e9 / time.Since(at).Seconds()
 }

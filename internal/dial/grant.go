@@ -61,6 +61,9 @@ func (p *Policy) Keeps(host string, port uint16) (team.Destination, bool) {
 }
 
 func (p *Policy) listed(h Host, port uint16) bool {
+	if _, ok := p.named[named{h.Name, port}]; ok && h.Name != "" {
+		return true
+	}
 	return p.unguarded || slices.ContainsFunc(p.egress, func(d team.Destination) bool { return d.Port == port && covers(d, h) })
 }
 

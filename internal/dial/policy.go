@@ -21,15 +21,29 @@ const LoopbackName = "host"
 type Policy struct {
 	agent     string
 	egress    []team.Destination
+	named     map[named]int // where in egress the first entry with this very name and port is
 	hosts     map[string][]netip.Addr
 	granted   []granted
 	upstream  *team.Upstream
 	unguarded bool
 }
 
+// named is a destination by its whole name.
+type named struct {
+	host string
+	port uint16
+}
+
 // NewPolicy takes Name, Egress, Hosts and Upstream of a; nothing else is looked at.
 func NewPolicy(a *team.Agent) *Policy {
 	p := &Policy{agent: a.Name, egress: slices.Clone(a.Egress), hosts: map[string][]netip.Addr{}, upstream: a.Upstream}
+	p.named = make(map[named]int, len(p.egress))
+	for i, d := range p.egress {
+		key := named{d.Host, d.Port}
+		if _, ok := p.named[key]; !ok && d.Host != "" {
+			p.named[key] = i
+		}
+	}
 	for name, addrs := range a.Hosts {
 		p.hosts[strings.ToLower(strings.TrimSuffix(name, "."))] = slices.Clone(addrs)
 	}
@@ -54,6 +68,10 @@ func (p *Policy) Check(host string, port uint16) (team.Destination, *deny.Reason
 	if p.unguarded {
 		return team.Destination{Host: h.Name, Address: h.Addr, Port: port, SNI: team.SNIAny}, nil
 	}
+	// An entry with the very name says more than one with its suffix.
+	if i, ok := p.named[named{h.Name, port}]; ok && h.Name != "" {
+		return p.egress[i], nil
+	}
 	var ports []string
 	var found *team.Destination
 	for i, d := range p.egress {
@@ -64,8 +82,7 @@ func (p *Policy) Check(host string, port uint16) (team.Destination, *deny.Reason
 			ports = append(ports, strconv.Itoa(int(d.Port)))
 			continue
 		}
-		// An entry with the very name says more than one with its suffix.
-		if found == nil || strings.HasPrefix(found.Host, "*.") {
+		if found == nil {
 			found = &p.egress[i]
 		}
 	}

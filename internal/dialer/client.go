@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/socket"
 	"bulkhead/internal/wire"
 )
 
@@ -49,13 +50,16 @@ func (c *Client) Dial(ctx context.Context, host string, port uint16) (net.Conn, 
 	if err != nil {
 		return nil, netip.AddrPort{}, describe(what, err)
 	}
-	conn, err := net.FileConn(f)
-	_ = f.Close()
+	conn, err := socket.Connected(f, nowhere, net.TCPAddrFromAddrPort(to.Address))
 	if err != nil {
+		_ = f.Close()
 		return nil, netip.AddrPort{}, describe(what, err)
 	}
 	return conn, to.Address, nil
 }
+
+// nowhere is the local address of a connection: nobody asked the kernel for it.
+var nowhere = &net.TCPAddr{}
 
 // Socket gives a TCP socket of the family (4 or 6) that is not connected.
 func (c *Client) Socket(ctx context.Context, family int) (*os.File, error) {
@@ -166,6 +170,7 @@ func (c *Client) connectLocked() error {
 		_ = conn.Close()
 		return err
 	}
+	conn.ReadAhead()
 	c.conn, c.waiting = conn, map[uint64]chan reply{}
 	waiting := c.waiting
 	c.work.Go(func() { c.read(conn, waiting) })

@@ -11,35 +11,54 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// connect makes one TCP socket and connects it. It works on the descriptor
-// itself: net.Dialer's connection would have to be duplicated to be passed on.
-func connect(ctx context.Context, to netip.AddrPort) (*os.File, error) {
+// descriptor is an open socket without anything around it: most are passed on
+// and closed at once, and a file or a connection of Go's would be registered
+// with the poller and taken out again first.
+type descriptor int
+
+const none = descriptor(-1)
+
+func (d descriptor) close() { _ = unix.Close(int(d)) }
+
+// connect makes one TCP socket and connects it.
+func connect(ctx context.Context, to netip.AddrPort) (descriptor, error) {
 	family, sa := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
 	if to.Addr().Is4() {
 		family, sa = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, unix.IPPROTO_TCP)
 	if err != nil {
-		return nil, fmt.Errorf("connect to %s: %w", to, err)
+		return none, fmt.Errorf("connect to %s: %w", to, err)
 	}
 	// What net.Dialer sets too: no delay, and a probe of silent peers.
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)
 	_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, 30)
 	err = unix.Connect(fd, sa)
-	f := os.NewFile(uintptr(fd), to.String()) // #nosec G115 -- a descriptor
 	if errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
-		err = await(ctx, f)
+		// The second call says how the first one went (connect(2)). A peer on this
+		// host has answered by now.
+		err = unix.Connect(fd, sa)
 	}
-	if err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("connect to %s: %w", to, err)
+	if errors.Is(err, unix.EALREADY) || errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.EINTR) {
+		err = await(ctx, fd)
 	}
-	return f, nil
+	if err != nil && !errors.Is(err, unix.EISCONN) {
+		descriptor(fd).close()
+		return none, fmt.Errorf("connect to %s: %w", to, err)
+	}
+	return descriptor(fd), nil
 }
 
-// await waits until the connection stands or has failed.
-func await(ctx context.Context, f *os.File) error {
+// await waits until the connection stands or has failed. The poller gets a
+// duplicate, which it closes with the file.
+func await(ctx context.Context, sock int) error {
+	dup, err := unix.FcntlInt(uintptr(sock), unix.F_DUPFD_CLOEXEC, 0) // #nosec G115 -- a descriptor
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(dup), "connecting") // #nosec G115 -- a descriptor
+	defer func() { _ = f.Close() }()
 	stop := context.AfterFunc(ctx, func() { _ = f.SetWriteDeadline(time.Unix(1, 0)) })
 	defer stop()
 	raw, err := f.SyscallConn()
@@ -68,15 +87,15 @@ func await(ctx context.Context, f *os.File) error {
 
 // race connects to the first of the addresses that answers; each one starts
 // after a head start of those before it, or when they have all failed.
-func race(ctx context.Context, addrs []netip.AddrPort) (*os.File, netip.AddrPort, error) {
+func race(ctx context.Context, addrs []netip.AddrPort) (descriptor, netip.AddrPort, error) {
 	if len(addrs) == 1 {
-		f, err := connect(ctx, addrs[0])
-		return f, addrs[0], err
+		s, err := connect(ctx, addrs[0])
+		return s, addrs[0], err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type outcome struct {
-		f   *os.File
+		s   descriptor
 		to  netip.AddrPort
 		err error
 	}
@@ -86,15 +105,15 @@ func race(ctx context.Context, addrs []netip.AddrPort) (*os.File, netip.AddrPort
 		a := addrs[started]
 		started++
 		go func() { // ends with ctx at the latest; its result is taken below
-			f, err := connect(ctx, a)
-			results <- outcome{f, a, err}
+			s, err := connect(ctx, a)
+			results <- outcome{s, a, err}
 		}()
 	}
 	defer func() {
 		cancel()
 		for ; ended < started; ended++ {
-			if r := <-results; r.f != nil {
-				_ = r.f.Close()
+			if r := <-results; r.err == nil {
+				r.s.close()
 			}
 		}
 	}()
@@ -106,11 +125,11 @@ func race(ctx context.Context, addrs []netip.AddrPort) (*os.File, netip.AddrPort
 		case r := <-results:
 			ended++
 			if r.err == nil {
-				return r.f, r.to, nil
+				return r.s, r.to, nil
 			}
 			errs = append(errs, r.err)
 			if len(errs) == len(addrs) {
-				return nil, netip.AddrPort{}, errors.Join(errs...)
+				return none, netip.AddrPort{}, errors.Join(errs...)
 			}
 			if ended == started {
 				start()

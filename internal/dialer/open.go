@@ -103,19 +103,23 @@ func (p *places) leave() {
 	p.taken--
 }
 
-// keep makes the place a socket's, until its last holder closes it.
-func (p *places) keep(sock syscall.Conn) error {
+// keepConn is [places.keep] for a socket that is in somebody's hands.
+func (p *places) keepConn(sock syscall.Conn) error {
 	raw, err := sock.SyscallConn()
 	if err != nil {
 		return err
 	}
 	var inner error
-	err = raw.Control(func(fd uintptr) {
-		// Once is no time: the kernel always adds EPOLLERR and EPOLLHUP, which
-		// then are reported to nobody and cost nothing from then on.
-		inner = unix.EpollCtl(int(p.epoll.Fd()), unix.EPOLL_CTL_ADD, int(fd), &unix.EpollEvent{Events: unix.EPOLLONESHOT}) // #nosec G115 -- descriptors
-	})
-	if err = errors.Join(err, inner); err != nil {
+	err = raw.Control(func(fd uintptr) { inner = p.keep(descriptor(fd)) }) // #nosec G115 -- a descriptor
+	return errors.Join(err, inner)
+}
+
+// keep makes the place a socket's, until its last holder closes it.
+func (p *places) keep(sock descriptor) error {
+	// Once is no time: the kernel always adds EPOLLERR and EPOLLHUP, which
+	// then are reported to nobody and cost nothing from then on.
+	err := unix.EpollCtl(int(p.epoll.Fd()), unix.EPOLL_CTL_ADD, int(sock), &unix.EpollEvent{Events: unix.EPOLLONESHOT}) // #nosec G115 -- a descriptor
+	if err != nil {
 		return fmt.Errorf("dialer: count a socket: %w", err)
 	}
 	p.mu.Lock()

@@ -10,7 +10,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-func socket(t *testing.T) *os.File {
+func aSocket(t *testing.T) *os.File {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -34,8 +34,8 @@ func TestAPlaceIsASocketsUntilItsLastHolderClosesIt(t *testing.T) {
 		if err := p.take(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		s := socket(t)
-		if err := p.keep(s); err != nil {
+		s := aSocket(t)
+		if err := p.keepConn(s); err != nil {
 			t.Fatal(err)
 		}
 		dup, err := unix.Dup(int(s.Fd())) // as passed to another process

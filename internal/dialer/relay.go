@@ -45,11 +45,11 @@ func newRelays() *relays { return &relays{live: map[*relay]bool{}} }
 // start carries bytes between up, which it owns from now on, and the end of a
 // pair that it gives. early is what up said already. At ends, when it is set,
 // the connection is cut. keep counts up, when nothing else can fail.
-func (r *relays) start(up *net.TCPConn, early []byte, target string, ends time.Time, keep func(syscall.Conn) error) (*os.File, error) {
+func (r *relays) start(up *net.TCPConn, early []byte, target string, ends time.Time, keep func(syscall.Conn) error) (descriptor, error) {
 	theirs, ours, err := pair()
 	if err != nil {
 		_ = up.Close()
-		return nil, err
+		return none, err
 	}
 	one := &relay{target: target, up: up, down: ours}
 	r.mu.Lock()
@@ -60,8 +60,8 @@ func (r *relays) start(up *net.TCPConn, early []byte, target string, ends time.T
 	}
 	if err != nil {
 		one.cut()
-		_ = theirs.Close()
-		return nil, err
+		theirs.close()
+		return none, err
 	}
 	r.live[one] = true
 	if !ends.IsZero() {
@@ -133,31 +133,36 @@ func (o *relay) carry(early []byte) {
 }
 
 // pair makes two connected unix stream sockets: one to pass on, one to keep.
-func pair() (theirs *os.File, ours *net.UnixConn, err error) {
+func pair() (theirs descriptor, ours *net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return nil, nil, fmt.Errorf("make a pair of sockets: %w", err)
+		return none, nil, fmt.Errorf("make a pair of sockets: %w", err)
 	}
-	theirs, mine := os.NewFile(uintptr(fds[0]), "relayed"), os.NewFile(uintptr(fds[1]), "relay") // #nosec G115 -- descriptors
+	theirs = descriptor(fds[0])
+	mine := os.NewFile(uintptr(fds[1]), "relay") // #nosec G115 -- a descriptor
 	defer func() { _ = mine.Close() }()
 	for _, fd := range fds {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_SNDBUF, relayBuffer); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("bound a pair of sockets: %w", err), theirs.Close())
+			theirs.close()
+			return none, nil, fmt.Errorf("bound a pair of sockets: %w", err)
 		}
 	}
 	c, err := net.FileConn(mine)
 	if err != nil {
-		return nil, nil, errors.Join(err, theirs.Close())
+		theirs.close()
+		return none, nil, err
 	}
 	ours, ok := c.(*net.UnixConn)
 	if !ok {
-		return nil, nil, errors.Join(errors.New("a pair of unix sockets is none"), c.Close(), theirs.Close())
+		theirs.close()
+		return none, nil, errors.Join(errors.New("a pair of unix sockets is none"), c.Close())
 	}
 	return theirs, ours, nil
 }
 
 // tcp takes a connected socket over as a connection.
-func tcp(f *os.File) (*net.TCPConn, error) {
+func tcp(sock descriptor) (*net.TCPConn, error) {
+	f := os.NewFile(uintptr(sock), "connected") // #nosec G115 -- a descriptor
 	defer func() { _ = f.Close() }()
 	c, err := net.FileConn(f)
 	if err != nil {

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
@@ -23,6 +22,7 @@ const (
 	// A gateway has one; `verify` has four probes connect beside it.
 	maxConnections = 16
 	maxInFlight    = 256
+	maxWorkers     = 32 // of those in flight, the ones that stay
 	connectTimeout = 10 * time.Second
 	// upstreamTimeout covers the proxy's own look-up and connection.
 	upstreamTimeout = 25 * time.Second
@@ -78,7 +78,12 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 	if _, err := c.Greet(wire.DialerProtocol, wire.DialerVersion); err != nil {
 		return
 	}
-	slots := make(chan struct{}, maxInFlight)
+	c.ReadAhead()
+	// Workers stay for the next question: the stack of a new goroutine would have
+	// to grow for each.
+	jobs, workers := make(chan job), 0
+	slots := make(chan struct{}, maxInFlight-maxWorkers) // of those who do not stay
+	defer close(jobs)
 	for {
 		m, files, err := c.Recv()
 		for _, f := range files {
@@ -93,10 +98,26 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 			if json.Unmarshal(m.Body, &q) != nil {
 				return
 			}
+			one := job{m.ID, q}
+			select {
+			case jobs <- one: // somebody is idle
+				continue
+			default:
+			}
+			if workers < maxWorkers {
+				workers++
+				work.Go(func() {
+					s.dial(ctx, c, one)
+					for one := range jobs {
+						s.dial(ctx, c, one)
+					}
+				})
+				continue
+			}
 			slots <- struct{}{}
 			work.Go(func() {
 				defer func() { <-slots }()
-				s.dial(ctx, c, m.ID, q)
+				s.dial(ctx, c, one)
 			})
 		case wire.VerbSocket:
 			var q wire.Connected
@@ -108,31 +129,37 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 	}
 }
 
-func (s *server) dial(ctx context.Context, c *wire.Conn, id uint64, q wire.DialRequest) {
+// job is one question of a gateway's.
+type job struct {
+	id uint64
+	q  wire.DialRequest
+}
+
+func (s *server) dial(ctx context.Context, c *wire.Conn, one job) {
 	limit := connectTimeout
 	if s.cfg.Relay {
 		limit = upstreamTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	sock, to, reason := s.connected(ctx, q)
+	sock, to, reason := s.connected(ctx, one.q)
 	if reason != nil {
-		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *reason})
+		_ = c.Send(one.id, wire.VerbDenied, wire.Denied{Reason: *reason})
 		return
 	}
-	_ = c.Send(id, wire.VerbConnected, wire.Connected{Address: to}, sock)
-	_ = sock.Close()
+	_ = c.SendDescriptor(one.id, wire.VerbConnected, wire.Connected{Address: to}, int(sock))
+	sock.close()
 }
 
 // connected gives a connected socket that is counted.
-func (s *server) connected(ctx context.Context, q wire.DialRequest) (sock *os.File, to netip.AddrPort, reason *deny.Reason) {
+func (s *server) connected(ctx context.Context, q wire.DialRequest) (sock descriptor, to netip.AddrPort, reason *deny.Reason) {
 	before := s.pins.unpins.Load()
 	pinned, fromCache, reason := s.pins.get(ctx, q)
 	if reason == nil {
 		reason = s.place(ctx, asked(q))
 	}
 	if reason != nil {
-		return nil, to, reason
+		return none, to, reason
 	}
 	sock, to, again, reason := s.reach(ctx, q, pinned)
 	if again && fromCache {
@@ -146,14 +173,14 @@ func (s *server) connected(ctx context.Context, q wire.DialRequest) (sock *os.Fi
 	}
 	if reason != nil {
 		s.places.leave()
-		return nil, to, reason
+		return none, to, reason
 	}
 	if pinned.Via != nil && s.pins.unpins.Load() != before {
 		// Something was taken back meanwhile, and was not yet here to be cut.
 		if _, _, reason := s.pins.fresh(ctx, q); reason != nil {
 			s.relays.end(pinned.Via.Target)
-			_ = sock.Close()
-			return nil, to, reason
+			sock.close()
+			return none, to, reason
 		}
 	}
 	return sock, to, nil
@@ -165,13 +192,13 @@ func asked(q wire.DialRequest) string { return fmt.Sprintf("%.300s:%d", q.Host, 
 // reach makes one attempt at what is pinned, and gives the socket to pass on
 // with the place that was taken for it; the place is still the caller's when
 // there is a reason. again says that a fresh pin may help.
-func (s *server) reach(ctx context.Context, q wire.DialRequest, pinned wire.Pinned) (_ *os.File, to netip.AddrPort, again bool, _ *deny.Reason) {
+func (s *server) reach(ctx context.Context, q wire.DialRequest, pinned wire.Pinned) (_ descriptor, to netip.AddrPort, again bool, _ *deny.Reason) {
 	sock, to, err := race(ctx, pinned.Addresses)
 	switch {
 	case err != nil && pinned.Via != nil:
-		return nil, to, refusedHere(err), upstreamFailed(pinned.Via, err)
+		return none, to, refusedHere(err), upstreamFailed(pinned.Via, err)
 	case err != nil:
-		return nil, to, refusedHere(err), &deny.Reason{
+		return none, to, refusedHere(err), &deny.Reason{
 			Layer: deny.LayerEgress, Code: deny.Unreachable, What: asked(q),
 			Why: "it is allowed, but no connection came about: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
 		}
@@ -180,18 +207,18 @@ func (s *server) reach(ctx context.Context, q wire.DialRequest, pinned wire.Pinn
 		return passed, to, again, reason
 	}
 	if err := s.places.keep(sock); err != nil {
-		_ = sock.Close()
-		return nil, to, false, s.full(asked(q), err)
+		sock.close()
+		return none, to, false, s.full(asked(q), err)
 	}
 	return sock, to, false, nil
 }
 
 // relay takes a connected socket over and gives the end of a pair instead. A
 // place is the socket's own, not the pair's: it is what the host bears.
-func (s *server) relay(ctx context.Context, q wire.DialRequest, via *wire.Via, sock *os.File) (_ *os.File, again bool, _ *deny.Reason) {
+func (s *server) relay(ctx context.Context, q wire.DialRequest, via *wire.Via, sock descriptor) (_ descriptor, again bool, _ *deny.Reason) {
 	up, err := tcp(sock)
 	if err != nil {
-		return nil, false, s.full(asked(q), err)
+		return none, false, s.full(asked(q), err)
 	}
 	var early []byte
 	target, ends := "", time.Time{}
@@ -199,13 +226,13 @@ func (s *server) relay(ctx context.Context, q wire.DialRequest, via *wire.Via, s
 		var reason *deny.Reason
 		if early, again, reason = connectUpstream(ctx, up, via); reason != nil {
 			_ = up.Close()
-			return nil, again, reason
+			return none, again, reason
 		}
 		target, ends = via.Target, via.Ends
 	}
-	passed, err := s.relays.start(up, early, target, ends, s.places.keep)
+	passed, err := s.relays.start(up, early, target, ends, s.places.keepConn)
 	if err != nil {
-		return nil, false, s.full(asked(q), err)
+		return none, false, s.full(asked(q), err)
 	}
 	return passed, false, nil
 }
@@ -263,14 +290,14 @@ func (s *server) socket(ctx context.Context, c *wire.Conn, id uint64, family int
 		}})
 		return
 	}
-	f := os.NewFile(uintptr(fd), "socket") // #nosec G115 -- a descriptor
-	defer func() { _ = f.Close() }()
-	if err := s.places.keep(f); err != nil {
+	sock := descriptor(fd)
+	defer sock.close()
+	if err := s.places.keep(sock); err != nil {
 		s.places.leave()
 		_ = c.Send(id, wire.VerbDenied, wire.Denied{Reason: *s.full("socket", err)})
 		return
 	}
-	_ = c.Send(id, wire.VerbConnected, wire.Connected{Family: family}, f)
+	_ = c.SendDescriptor(id, wire.VerbConnected, wire.Connected{Family: family}, fd)
 }
 
 // refusedHere says whether it looks like the kernel's own refusal.

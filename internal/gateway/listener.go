@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/socket"
 	"bulkhead/internal/wire"
 )
 
@@ -78,5 +79,5 @@ func listener(f *os.File) (net.Listener, error) {
 	if err = errors.Join(err, inner); err != nil {
 		return nil, err
 	}
-	return net.FileListener(f)
+	return socket.Listen(f)
 }

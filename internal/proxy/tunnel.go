@@ -5,10 +5,13 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
+	"bulkhead/internal/socket"
 )
 
 // spliceAfter is how many bytes of a stream are copied before the kernel does.
@@ -27,18 +30,21 @@ const halfClosed = 10 * time.Minute
 func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 	down := make(chan struct{})
 	var answered int64
+	var ended atomic.Bool // one of the two directions
 	p.work.Go(func() {
 		defer close(down)
 		n, err := p.copy(c.stream, up) // the server may speak first
 		answered = n
-		if !errors.Is(err, os.ErrDeadlineExceeded) { // else it was called off
+		// When it was called off the client hears more; when its own direction has
+		// ended already the connection is about to be closed.
+		if !errors.Is(err, os.ErrDeadlineExceeded) && !ended.Swap(true) {
 			_ = c.CloseWrite()
 		}
 	})
 	first, kind, reason := firstBytes(c, early, t)
 	if reason == nil && kind != kindHTTP {
 		p.cfg.Record(t.String(), record.Allowed, nil)
-		p.upstream(c, up, first)
+		p.upstream(c, up, first, &ended)
 		<-down
 		_ = up.Close()
 		_ = c.Close()
@@ -67,7 +73,7 @@ func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 }
 
 // upstream sends what the client said and says, until it ends.
-func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte) {
+func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte, ended *atomic.Bool) {
 	if len(first) > 0 {
 		if _, err := up.Write(first); err != nil {
 			_ = up.Close()
@@ -75,6 +81,10 @@ func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte) {
 		}
 	}
 	_, err := p.copy(up, c.stream)
+	if ended.Swap(true) {
+		_ = up.Close() // the server has said all before
+		return
+	}
 	if w, ok := up.(interface{ CloseWrite() error }); ok && err == nil {
 		_ = w.CloseWrite()
 		_ = up.SetReadDeadline(time.Now().Add(halfClosed))
@@ -104,8 +114,18 @@ func (p *Proxy) copy(to, from net.Conn) (int64, error) {
 			return n, err
 		}
 	}
-	m, err := io.Copy(to, from)
+	m, err := rest(to, from)
 	return n + m, err
+}
+
+// rest moves what is left of a long stream.
+func rest(to, from net.Conn) (int64, error) {
+	t, ok := to.(syscall.Conn)
+	f, both := from.(syscall.Conn)
+	if !ok || !both {
+		return io.Copy(to, from)
+	}
+	return socket.Splice(t, f)
 }
 
 // keep leaves a connection for the transport's next dial of addr.

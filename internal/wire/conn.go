@@ -57,7 +57,9 @@ var ErrFrame = errors.New("wire: malformed frame")
 // Conn frames messages over a unix stream socket. Send may be called from
 // many goroutines; Recv from one at a time.
 type Conn struct {
-	c  *net.UnixConn
+	c     *net.UnixConn
+	ahead *ahead // nil: Recv reads no further than the frame that it gives
+
 	mu sync.Mutex // guards writes
 }
 
@@ -73,14 +75,6 @@ func (c *Conn) Close() error { return c.c.Close() }
 // Send writes one message and passes files with it. The files stay open for
 // the caller, who closes them.
 func (c *Conn) Send(id uint64, verb string, body any, files ...*os.File) error {
-	raw, err := json.Marshal(body)
-	if err != nil {
-		return fmt.Errorf("wire: encode %s: %w", verb, err)
-	}
-	frame, err := encode(id, verb, raw)
-	if err != nil {
-		return err
-	}
 	if len(files) > MaxFiles {
 		return fmt.Errorf("%w: %s passes %d descriptors, more than %d", ErrFrame, verb, len(files), MaxFiles)
 	}
@@ -88,11 +82,30 @@ func (c *Conn) Send(id uint64, verb string, body any, files ...*os.File) error {
 	if len(files) > 0 {
 		fds := make([]int, len(files))
 		for i, f := range files {
+			var err error
 			if fds[i], err = descriptor(f); err != nil {
 				return err
 			}
 		}
 		oob = unix.UnixRights(fds...)
+	}
+	return c.send(id, verb, body, oob)
+}
+
+// SendDescriptor is Send with one descriptor that no file is made of. It stays
+// open for the caller, who closes it.
+func (c *Conn) SendDescriptor(id uint64, verb string, body any, fd int) error {
+	return c.send(id, verb, body, unix.UnixRights(fd))
+}
+
+func (c *Conn) send(id uint64, verb string, body any, oob []byte) error {
+	raw, err := json.Marshal(body)
+	if err != nil {
+		return fmt.Errorf("wire: encode %s: %w", verb, err)
+	}
+	frame, err := encode(id, verb, raw)
+	if err != nil {
+		return err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,6 +149,9 @@ func encode(id uint64, verb string, body []byte) ([]byte, error) {
 // Recv reads one message and the files passed with it, which the caller
 // closes. io.EOF means that the peer closed between frames.
 func (c *Conn) Recv() (Message, []*os.File, error) {
+	if c.ahead != nil {
+		return c.ahead.recv(c.c)
+	}
 	var head [4]byte
 	files, err := c.readFull(head[:], nil)
 	if err != nil {
@@ -222,8 +238,7 @@ func parseRights(oob []byte) ([]*os.File, error) {
 		if err != nil {
 			return files, fmt.Errorf("%w: rights: %w", ErrFrame, err)
 		}
-		for _, fd := range fds {
-			unix.CloseOnExec(fd)
+		for _, fd := range fds { // package net receives them closed on exec (MSG_CMSG_CLOEXEC)
 			files = append(files, os.NewFile(uintptr(fd), "passed"))
 		}
 	}

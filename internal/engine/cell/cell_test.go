@@ -302,9 +302,9 @@ func TestDialerStaysInTheHostsNetworkUnderItsOwnID(t *testing.T) {
 		s := b.spec("dialer", "")
 		s.Role, s.Network.Host, s.Mounts = engine.RoleDialer, true, nil
 		s.User = engine.User{ID: 700001}
-		s.Command = []string{"/bin/sh", "-c", "id; grep -E 'Cap|Seccomp:|NoNew' /proc/self/status; cat /sys/class/net/lo/address; cat /proc/net/dev"}
+		s.Command = []string{"/bin/sh", "-c", "id; grep -E 'Cap|Seccomp:|NoNew' /proc/self/status; cat /sys/class/net/lo/address; cat /proc/net/dev; echo slack $(cat /proc/self/timerslack_ns)"}
 		out, exit := b.run(s)
-		if exit.Code != 0 || !strings.Contains(out, "uid=700001 gid=700001\n") || !strings.Contains(out, "CapBnd:\t0000000000000000") {
+		if exit.Code != 0 || !strings.Contains(out, "uid=700001 gid=700001\n") || !strings.Contains(out, "CapBnd:\t0000000000000000") || !strings.Contains(out, "slack 1000000\n") {
 			t.Errorf("%v %s", exit, out)
 		}
 	})

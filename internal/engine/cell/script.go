@@ -98,6 +98,9 @@ func (l *launch) write(status int) (_ *script, err error) {
 		}
 	}
 	s.child.Call("set the umask", unix.SYS_UMASK, 0o022)
+	if slack := engine.TimerSlack(l.spec.Role); slack > 0 {
+		s.child.Call("let timers be late", unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, int(slack.Nanoseconds()), 0, 0, 0)
+	}
 	rules := s.rules
 	rules.FD = status + 1
 	if s.report, err = profile.Write(s.child, become, held, rules); err != nil {

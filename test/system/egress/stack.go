@@ -29,6 +29,7 @@ import (
 
 	"bulkhead/internal/dial"
 	"bulkhead/internal/dialer"
+	"bulkhead/internal/engine"
 	"bulkhead/internal/gateway"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/host/pins"
@@ -230,7 +231,15 @@ func (s *Stack) start(role string, id uint32, ln *os.File, config any) *Process 
 	p.cmd.Stdout, p.cmd.Stderr = p, p
 	p.cmd.ExtraFiles = []*os.File{ln, cfg}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: id, Gid: id}, Pdeathsig: syscall.SIGKILL}
+	// As the launcher does (internal/engine/cell).
+	slack := engine.TimerSlack(engine.Role(role))
+	runtime.LockOSThread() // a process begins with the slack of the thread that starts it
+	if slack > 0 {
+		fatal(s.t, unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0)) // #nosec G115 -- positive
+	}
 	fatal(s.t, p.cmd.Start())
+	fatal(s.t, unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0)) // the thread's own again
+	runtime.UnlockOSThread()
 	_ = ln.Close()
 	_ = cfg.Close()
 	go func() { _ = p.cmd.Wait(); close(p.done) }() // ended by Kill below
