@@ -1,0 +1,115 @@
+package db
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/tool"
+)
+
+// refused turns what SQLite said about an agent's statement into a reason.
+// What is none of the agent's doing stays an error, for the log.
+func (s *Store) refused(ctx context.Context, c *conn, what string, err error) error {
+	var reason *deny.Reason
+	if err == nil || errors.As(err, &reason) {
+		return err
+	}
+	var r *refusal
+	if errors.As(err, &r) {
+		return r.reason(what)
+	}
+	var e *sqlite.Error
+	if !errors.As(err, &e) {
+		if strings.HasPrefix(err.Error(), "missing ") { // the driver's, for a parameter
+			return invalid(what, "params", "there are fewer than the statement wants")
+		}
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	msg := plain(e.Error())
+	switch e.Code() & 0xff {
+	case sqlite3.SQLITE_AUTH:
+		denied := c.denied
+		if denied == "" {
+			denied = msg
+		}
+		return tool.Refuse(deny.ToolUnsafe, what, denied+" is not allowed in an agent's SQL", "use what reads and changes rows of your own tables; db_create_table makes tables")
+	case sqlite3.SQLITE_INTERRUPT:
+		return s.interrupted(ctx, c, what)
+	case sqlite3.SQLITE_NOMEM:
+		return tooHungry(what)
+	case sqlite3.SQLITE_FULL:
+		return s.cfg.Budget.Full(what)
+	case sqlite3.SQLITE_TOOBIG:
+		return tool.Refuse(deny.ToolTooLarge, what, fmt.Sprintf("a value, row or statement is larger than %d bytes, or a statement than it may be", maxValue), "store large data with fs_write, or in several rows")
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH:
+		return tool.Refuse(deny.ToolConflict, what, msg, "give values that fit the columns, and keys that are not there yet")
+	case sqlite3.SQLITE_READONLY:
+		return tool.Refuse(deny.ToolUnsafe, what, msg, "change rows of your own tables")
+	case sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED:
+		r := tool.Refuse(deny.ToolUnavailable, what, "another statement of this agent holds the database", "try again")
+		r.RetryAfter = 1
+		return r
+	case sqlite3.SQLITE_RANGE:
+		return invalid(what, "params", "%s", msg)
+	case sqlite3.SQLITE_ERROR:
+		if strings.HasPrefix(msg, "no such table: ") || strings.HasPrefix(msg, "no such index: ") {
+			return tool.Refuse(deny.ToolMissing, what, msg, "SELECT name FROM sqlite_schema lists the tables; db_create_table makes one")
+		}
+		return invalid(what, "sql", "%s", msg)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// plain takes the driver's dressing from a message: its name of the code
+// before, and the code's number behind.
+func plain(msg string) string {
+	for _, dress := range []string{"SQL logic error: ", "constraint failed: "} {
+		msg = strings.TrimPrefix(msg, dress)
+	}
+	if i := strings.LastIndex(msg, " ("); i > 0 && strings.HasSuffix(msg, ")") && strings.Trim(msg[i+2:len(msg)-1], "0123456789") == "" {
+		msg = msg[:i]
+	}
+	if len(msg) > 400 {
+		msg = msg[:400] + "…"
+	}
+	return strings.ToValidUTF8(msg, "?")
+}
+
+func (s *Store) interrupted(ctx context.Context, c *conn, what string) error {
+	switch c.watch.cause() {
+	case hungry:
+		return tooHungry(what)
+	case logFilled:
+		return tool.Refuse(deny.ToolQuota, what, fmt.Sprintf("the transaction wrote more than %d bytes over and over before its end", c.watch.walMost), "do it in several smaller ones")
+	case ended, running:
+	}
+	if err := context.Cause(ctx); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	return tool.Refuse(deny.ToolTimeout, what, fmt.Sprintf("it took longer than %s", s.cfg.Time), "ask for less: add an index, a WHERE or a LIMIT, or end the recursion")
+}
+
+func tooHungry(what string) error {
+	return tool.Refuse(deny.ToolTooLarge, what, fmt.Sprintf("it needed more memory than statements may have (%d bytes)", heapStatement), "sort, group or remember less at once; change fewer rows in one statement")
+}
+
+func invalid(what, field, format string, args ...any) *deny.Reason {
+	r := tool.Refuse(deny.ToolInvalid, what, "the input is not what this tool takes", "mend the field that is named")
+	r.Fields = []deny.Field{{Name: field, Why: fmt.Sprintf(format, args...)}}
+	return r
+}
+
+func (r *refusal) reason(what string) *deny.Reason {
+	if r.unsafe {
+		return tool.Refuse(deny.ToolUnsafe, what, r.why, r.mend)
+	}
+	out := invalid(what, "sql", "%s", r.why)
+	out.Mend = r.mend
+	return out
+}
