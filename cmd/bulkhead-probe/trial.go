@@ -22,11 +22,13 @@ type trial struct {
 // that neither denial nor success can be had.
 var errUnsupported = errors.New("not supported by this kernel")
 
-// kind is one attempt: what it does, and whether it may only be made in a
-// contained place.
+// kind is one attempt: what it does, whether it may only be made in a contained
+// place, and whether it takes a process of its own, because it changes more
+// than the thread that makes it.
 type kind struct {
 	do      func(*trial) error
 	harmful bool
+	alone   bool
 }
 
 // kinds lists every attempt by the name that requests use.
@@ -76,7 +78,7 @@ func kinds() map[string]kind {
 		"kernel.bpf":         {do: bpf},
 		"kernel.userfaultfd": {do: userfault},
 		"kernel.i386":        {do: i386},
-		"terminal.inject":    {do: injectTerminal},
+		"terminal.inject":    {do: injectTerminal, alone: true},
 	}
 }
 

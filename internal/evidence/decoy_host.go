@@ -55,12 +55,7 @@ func decoyMain() error {
 	if err != nil {
 		return fmt.Errorf("decoy host: %w", err)
 	}
-	rows := []ControlRow{}
-	for _, a := range Attacks() {
-		if slices.Contains(plan.Attacks, a.ID) {
-			rows = append(rows, s.controls(ctx, a)...)
-		}
-	}
+	rows := s.controls(ctx, slices.DeleteFunc(Attacks(), func(a Attack) bool { return !slices.Contains(plan.Attacks, a.ID) }))
 	s.close()
 	return json.NewEncoder(os.Stdout).Encode(rows)
 }

@@ -55,7 +55,7 @@ func newDecoyNetwork() (*decoyNetwork, error) {
 			return nil, fmt.Errorf("listen on %s: %w", a, err)
 		}
 		n.packets = append(n.packets, p)
-		n.wait.Go(func() { echo(p) })
+		n.wait.Go(func() { reply(p, func() {}) })
 	}
 	return n, nil
 }
@@ -68,17 +68,6 @@ func (n *decoyNetwork) close() {
 		_ = p.Close()
 	}
 	n.wait.Wait()
-}
-
-func echo(p net.PacketConn) {
-	b := make([]byte, 2048)
-	for {
-		k, from, err := p.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		_, _ = p.WriteTo(b[:k], from)
-	}
 }
 
 // raiseLoopback brings lo up and gives it further addresses, as aliases

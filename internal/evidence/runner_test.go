@@ -21,27 +21,44 @@ import (
 type answering func(q attempt.Request, from Position) ([]byte, error)
 
 func (f answering) Probe(_ context.Context, _ string, from Position, raw []byte) ([]byte, error) {
-	q, err := attempt.ParseRequest(raw)
+	b, err := attempt.ParseBatch(raw)
 	if err != nil {
 		return nil, err
 	}
-	return f(q, from)
+	var out []byte
+	for _, q := range b.Attempts {
+		said, err := f(q, from)
+		if err != nil {
+			continue // as a probe that ends before it has answered
+		}
+		out = append(append(out, said...), '\n')
+	}
+	return out, nil
 }
 
 func answer(a attempt.Answer) ([]byte, error) { return json.Marshal(a) }
 
-// refusing answers as a host does where every attack fails as it should.
+// refusing answers as a host does where every attack fails as it should: by a
+// refusal that counts for every attack which makes this attempt.
 func refusing(q attempt.Request) attempt.Answer {
+	var common []string
 	for _, a := range Attacks() {
-		abstract := len(q.Paths) > 0 && q.Paths[0][0] == '@' // one attempt, two attacks
-		if a.Attempt == q.Attempt && (a.ID != "file.socket" || !abstract) {
-			return attempt.Answer{
-				Version: attempt.Version, Nonce: q.Nonce, Attempt: q.Attempt, Outcome: attempt.Denied,
-				Steps: []attempt.Step{{What: "tried", Refusal: a.Witness()[0]}},
-			}
+		abstract := len(q.Paths) > 0 && strings.HasPrefix(q.Paths[0], "@") // one attempt, several attacks
+		if a.Attempt != q.Attempt || (a.Attempt == "socket.connect" && (a.ID == "net.abstract") != abstract) {
+			continue
 		}
+		if common == nil {
+			common = a.Witness()
+		}
+		common = slices.DeleteFunc(common, func(w string) bool { return !slices.Contains(a.Witness(), w) })
 	}
-	return attempt.Answer{}
+	if len(common) == 0 {
+		panic("no refusal counts for all attacks that attempt " + q.Attempt)
+	}
+	return attempt.Answer{
+		Version: attempt.Version, Nonce: q.Nonce, Attempt: q.Attempt, Outcome: attempt.Denied,
+		Steps: []attempt.Step{{What: "tried", Refusal: common[0]}},
+	}
 }
 
 // twoAgents exist as far as attacks look: folders, sockets, processes.
