@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"syscall"
 
@@ -33,6 +34,14 @@ type kind struct {
 
 // kinds lists every attempt by the name that requests use.
 func kinds() map[string]kind {
+	all := firstKinds()
+	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds()} {
+		maps.Copy(all, more)
+	}
+	return all
+}
+
+func firstKinds() map[string]kind {
 	return map[string]kind{
 		"file.read":         {do: readFiles},
 		"file.root":         {do: writeRoot, harmful: true},

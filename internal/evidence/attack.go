@@ -111,6 +111,9 @@ type Agent struct {
 	// Listed is one destination of its manifest, "name:port"; empty when it has
 	// none.
 	Listed string
+	// Named is one that is bound to its name, by TLS or by Host; empty when it
+	// has none.
+	Named string
 	// Upstream is where the agent's dialer may reach its upstream proxy,
 	// "address:port"; empty when it has none, or none is pinned.
 	Upstream string

@@ -46,12 +46,17 @@ func (s *scene) controls(ctx context.Context, attacks []Attack) []ControlRow {
 			continue
 		}
 		for _, c := range a.Controls {
+			if a.Lacks != nil {
+				if why := a.Lacks(s.a, s.world); why != "" {
+					rows = append(rows, ControlRow{Attack: a.ID, Mechanism: c.Mechanism, Off: append([]engine.Mechanism{}, c.Off...), Position: c.Position(), NotRun: why})
+					continue
+				}
+			}
 			i := len(rows)
 			rows = append(rows, ControlRow{Attack: a.ID, Mechanism: c.Mechanism, Off: append([]engine.Mechanism{}, c.Off...), Position: c.Position()})
 			with, without := &half{a: a, c: c, off: c.Off}, &half{a: a, c: c, off: append(slices.Clone(c.Off), c.Mechanism)}
-			for _, h := range []*half{with, without} {
-				groups = join(groups, h)
-			}
+			groups, with = join(groups, with)
+			groups, without = join(groups, without)
 			fill = append(fill, func() { rows[i].judge(a, c, with.res, without.res) })
 		}
 	}
@@ -64,19 +69,27 @@ func (s *scene) controls(ctx context.Context, attacks []Attack) []ControlRow {
 	return rows
 }
 
-// join puts a half into the group that it fits in, or makes one.
-func join(groups []*group, h *half) []*group {
+// join puts a half into the group that it fits in, or makes one. The half that
+// it gives back is h, or one that is the same: all of an attack's mechanisms
+// off is one attempt, whichever of them the control is about.
+func join(groups []*group, h *half) ([]*group, *half) {
 	off := slices.Clone(h.off)
 	slices.Sort(off)
-	if !h.a.Disturbs {
-		for _, g := range groups {
-			if g.from == h.c.Position() && slices.Equal(g.off, off) && !g.halves[0].a.Disturbs {
-				g.halves = append(g.halves, h)
-				return groups
+	for _, g := range groups {
+		if g.from != h.c.Position() || !slices.Equal(g.off, off) {
+			continue
+		}
+		for _, same := range g.halves {
+			if same.a.ID == h.a.ID {
+				return groups, same
 			}
 		}
+		if !h.a.Disturbs && !g.halves[0].a.Disturbs {
+			g.halves = append(g.halves, h)
+			return groups, h
+		}
 	}
-	return append(groups, &group{from: h.c.Position(), off: off, halves: []*half{h}})
+	return append(groups, &group{from: h.c.Position(), off: off, halves: []*half{h}}), h
 }
 
 // judge fills a row.
@@ -87,7 +100,7 @@ func (r *ControlRow) judge(a Attack, c Control, with, without attempt.Result) {
 	r.Without = evidence
 	switch {
 	case verdict == NotRun, free == NotRun, free == Denied: // Denied: in one of the ways of a kernel that lacks it
-		r.NotRun = "this kernel lacks what the attack would use: " + evidence
+		r.NotRun = "this kernel lacks what the attack would use, or root is not allowed it here: " + evidence
 	default:
 		r.Bit = verdict == Denied && free == Succeeded
 	}

@@ -69,7 +69,7 @@ func newRoot(scratch, programs string) error {
 	if err := unix.Mount("decoy", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755,size=64m"); err != nil {
 		return fmt.Errorf("tmpfs on %s: %w", scratch, err)
 	}
-	for _, dir := range []string{"proc", "dev", "sys", "tmp", "old", "etc", programs} {
+	for _, dir := range []string{"proc", "dev", "sys", "tmp", "old", "etc", "run", programs} {
 		if err := os.MkdirAll(filepath.Join(scratch, dir), 0o755); err != nil { // #nosec G301 -- the decoy's tree is for every decoy
 			return err
 		}

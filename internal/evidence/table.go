@@ -59,7 +59,11 @@ func nothing(_, _ Agent, _ World) attempt.Request { return attempt.Request{} }
 
 // Attacks is the table. The order is that of the report.
 func Attacks() []Attack {
-	return slices.Concat(fileAttacks(), processAttacks(), networkAttacks(), egressAttacks(), messageAttacks(), kernelAttacks(), mountAttacks())
+	return slices.Concat(
+		fileAttacks(), processAttacks(), foreignAttacks(), exposedAttacks(),
+		networkAttacks(), socketAttacks(), egressAttacks(), nameAttacks(), messageAttacks(),
+		kernelAttacks(), callAttacks(), gainAttacks(), mountAttacks(), moreMountAttacks(),
+	)
 }
 
 func fileAttacks() []Attack {
