@@ -29,8 +29,12 @@ func netlinkSockets(t *trial) error {
 		name string
 		id   int
 	}{
-		{"SOCK_DIAG", unix.NETLINK_SOCK_DIAG}, {"NETFILTER", unix.NETLINK_NETFILTER}, {"XFRM", unix.NETLINK_XFRM},
-		{"AUDIT", unix.NETLINK_AUDIT}, {"KOBJECT_UEVENT", unix.NETLINK_KOBJECT_UEVENT}, {"GENERIC", unix.NETLINK_GENERIC},
+		{"SOCK_DIAG", unix.NETLINK_SOCK_DIAG},
+		{"NETFILTER", unix.NETLINK_NETFILTER},
+		{"XFRM", unix.NETLINK_XFRM},
+		{"AUDIT", unix.NETLINK_AUDIT},
+		{"KOBJECT_UEVENT", unix.NETLINK_KOBJECT_UEVENT},
+		{"GENERIC", unix.NETLINK_GENERIC},
 	} {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, p.id)
 		if t.step("socket(NETLINK_"+p.name+")", err) {
@@ -47,10 +51,18 @@ func oddFamilies(t *trial) error {
 		name         string
 		family, kind int
 	}{
-		{"KEY", unix.AF_KEY, unix.SOCK_RAW}, {"XDP", unix.AF_XDP, unix.SOCK_RAW}, {"TIPC", unix.AF_TIPC, unix.SOCK_RDM},
-		{"RDS", unix.AF_RDS, unix.SOCK_SEQPACKET}, {"CAN", unix.AF_CAN, unix.SOCK_RAW}, {"BLUETOOTH", unix.AF_BLUETOOTH, unix.SOCK_RAW},
-		{"NFC", unix.AF_NFC, unix.SOCK_RAW}, {"PPPOX", unix.AF_PPPOX, unix.SOCK_DGRAM}, {"QIPCRTR", unix.AF_QIPCRTR, unix.SOCK_DGRAM},
-		{"SMC", unix.AF_SMC, unix.SOCK_STREAM}, {"X25", unix.AF_X25, unix.SOCK_SEQPACKET}, {"IEEE802154", unix.AF_IEEE802154, unix.SOCK_DGRAM},
+		{"KEY", unix.AF_KEY, unix.SOCK_RAW},
+		{"XDP", unix.AF_XDP, unix.SOCK_RAW},
+		{"TIPC", unix.AF_TIPC, unix.SOCK_RDM},
+		{"RDS", unix.AF_RDS, unix.SOCK_SEQPACKET},
+		{"CAN", unix.AF_CAN, unix.SOCK_RAW},
+		{"BLUETOOTH", unix.AF_BLUETOOTH, unix.SOCK_RAW},
+		{"NFC", unix.AF_NFC, unix.SOCK_RAW},
+		{"PPPOX", unix.AF_PPPOX, unix.SOCK_DGRAM},
+		{"QIPCRTR", unix.AF_QIPCRTR, unix.SOCK_DGRAM},
+		{"SMC", unix.AF_SMC, unix.SOCK_STREAM},
+		{"X25", unix.AF_X25, unix.SOCK_SEQPACKET},
+		{"IEEE802154", unix.AF_IEEE802154, unix.SOCK_DGRAM},
 	} {
 		fd, err := unix.Socket(f.family, f.kind|unix.SOCK_CLOEXEC, 0)
 		if t.step("socket(AF_"+f.name+")", err) {

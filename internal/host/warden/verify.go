@@ -2,6 +2,7 @@ package warden
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -23,6 +24,7 @@ import (
 	"bulkhead/internal/evidence"
 	"bulkhead/internal/evidence/attempt"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
 )
 
@@ -110,9 +112,13 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	}
 	one.Upstream = a.w.upstreamOf(a.Place, a.Want.Upstream)
 	for _, d := range a.Want.Egress {
-		if d.Host != "" && !strings.HasPrefix(d.Host, "*.") {
-			one.Listed = fmt.Sprintf("%s:%d", d.Host, d.Port)
-			break
+		if d.Host == "" || strings.HasPrefix(d.Host, "*.") {
+			continue
+		}
+		to := fmt.Sprintf("%s:%d", d.Host, d.Port)
+		one.Listed = cmp.Or(one.Listed, to)
+		if d.SNI != team.SNIAny && d.Port == 443 {
+			one.Named = cmp.Or(one.Named, to)
 		}
 	}
 	return one, running
