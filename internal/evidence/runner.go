@@ -71,7 +71,7 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 	if q.Attacks == nil {
 		q.Attacks = Attacks()
 	}
-	r := &Report{SchemaVersion: SchemaVersion, Team: q.Team, Agents: []string{}, Notes: q.Notes, Rows: []Row{}, Controls: Controls{Rows: []ControlRow{}}}
+	r := &Report{SchemaVersion: SchemaVersion, Team: q.Team, Agents: []string{}, Notes: q.Notes, Rows: []Row{}, Controls: Controls{Rows: []ControlRow{}}, Library: describe(q.Attacks)}
 	for _, name := range q.Only {
 		if !slices.ContainsFunc(q.Agents, func(a Agent) bool { return a.Name == name }) {
 			return nil, fmt.Errorf("evidence: team %s has no agent %q", q.Team, name)
