@@ -32,6 +32,7 @@ func foreignKinds() map[string]kind {
 		"foreign.symlink":    {do: bySymlink},
 		"foreign.traverse":   {do: byTraversal},
 		"token.search":       {do: searchTokens},
+		"file.descriptors":   {do: inheritedDescriptors},
 	}
 }
 
@@ -233,5 +234,22 @@ func searchTokens(t *trial) error {
 		return errors.New("no arguments of any process can be read, not even its own")
 	}
 	t.step(fmt.Sprintf("look for tokens in the arguments of %d processes", seen), absent)
+	return nil
+}
+
+// inheritedDescriptors looks for descriptors that came with the start: all that
+// this program opens itself close on exec.
+func inheritedDescriptors(t *trial) error {
+	for fd := 3; fd < 1024; fd++ {
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0) // #nosec G115 -- a descriptor
+		if err != nil || flags&unix.FD_CLOEXEC != 0 {
+			continue
+		}
+		what, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd))
+		t.step("look for inherited descriptors", nil)
+		t.saw("descriptor %d is open: %s", fd, what)
+		return nil
+	}
+	t.step("look for inherited descriptors", absent)
 	return nil
 }

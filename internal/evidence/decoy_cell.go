@@ -143,6 +143,29 @@ func (s *scene) attack(ctx context.Context, g *group) {
 	}
 }
 
+// whole attacks from decoys with nothing switched off.
+func (s *scene) whole(ctx context.Context, attacks []Attack) []Row {
+	var rows []Row
+	for _, p := range []Position{FromRuntime, FromGateway} {
+		g := &group{from: p}
+		for _, a := range attacks {
+			if slices.Contains(a.From, p) {
+				g.halves = append(g.halves, &half{a: a})
+			}
+		}
+		if len(g.halves) == 0 {
+			continue
+		}
+		s.attack(ctx, g)
+		for _, h := range g.halves {
+			row := Row{Agent: "a", Position: p, Attack: h.a.ID, Layer: h.a.Layer}
+			row.Verdict, row.Evidence = judge(h.res.Answer, h.res.Err, h.a.Witness())
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
 // runCell starts one container, gives it input and returns its output.
 func runCell(ctx context.Context, spec engine.Spec, opt cell.Options, input []byte) (output []byte, err error) {
 	var pipes [3][2]*os.File // stdin, stdout, stderr; each read end, write end

@@ -50,14 +50,24 @@ func decoyMain() error {
 	if err := newRoot(plan.Scratch, plan.Programs); err != nil {
 		return fmt.Errorf("decoy host: root: %w", err)
 	}
+	// As descriptors that somebody forgot: containers must not have them.
+	for range 2 {
+		if _, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+			return err
+		}
+	}
 	ctx := context.Background()
 	s, err := newScene(ctx, plan)
 	if err != nil {
 		return fmt.Errorf("decoy host: %w", err)
 	}
-	rows := s.controls(ctx, slices.DeleteFunc(Attacks(), func(a Attack) bool { return !slices.Contains(plan.Attacks, a.ID) }))
+	attacks := slices.DeleteFunc(Attacks(), func(a Attack) bool { return !slices.Contains(plan.Attacks, a.ID) })
+	said := decoyAnswer{Controls: s.controls(ctx, attacks)}
+	if plan.Whole {
+		said.Rows = s.whole(ctx, attacks)
+	}
 	s.close()
-	return json.NewEncoder(os.Stdout).Encode(rows)
+	return json.NewEncoder(os.Stdout).Encode(said)
 }
 
 // newRoot moves this process into a root of its own on a tmpfs: the programs,

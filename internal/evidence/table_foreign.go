@@ -53,6 +53,12 @@ func foreignAttacks() []Attack {
 			Layer: deny.LayerPod, From: byGateway, At: AtNobody, Reference: "CWE-214", Aim: nothing,
 			Controls: []Control{{Mechanism: pidNS, Off: off(user, userNS), Witness: looks("absent"), From: FromGateway}},
 		},
+		{
+			ID: "file.descriptors", Title: "use descriptors that were left open", Tries: "look at what it inherited beside its standard input and outputs", Attempt: "file.descriptors",
+			Layer: deny.LayerPod, From: everywhere, At: AtNobody, Reference: "CVE-2024-21626", Aim: nothing,
+			Uncontrolled: "closing them is no mechanism of a Spec that could be switched off; docs/mutations.md shows that one that is not closed is found",
+			Also:         looks("absent"),
+		},
 	}, processesOfOthers()...)
 }
 
