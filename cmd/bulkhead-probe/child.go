@@ -14,21 +14,22 @@ import (
 // process of its own: it may be killed, or must have a single thread.
 const childArg = "child"
 
-// How a child in the mode "i386" ends. Neither is how a Go program that met a
+// How a child ends that makes a call. Neither is how a Go program that met a
 // fault ends (2).
 const (
-	i386Answered = 0
-	i386Refused  = 4
+	childAnswered = 0
+	childRefused  = 4
 )
 
 // child waits until its parent closes its standard input, and ends. In the
-// mode "i386" it makes a system call by the i386 entry instead.
+// modes "i386" and "x32" it makes a system call by that table instead.
 func child() {
-	if os.Getenv("MODE") == "i386" {
-		if callI386(getpidI386) > 0 {
-			os.Exit(i386Answered)
-		}
-		os.Exit(i386Refused)
+	switch os.Getenv("MODE") {
+	case "i386":
+		endAs(callI386(getpidI386) > 0)
+	case "x32":
+		_, _, n := unix.RawSyscall(getpidX32, 0, 0, 0)
+		endAs(n == 0)
 	}
 	// As a target in a decoy it must be exactly as open as the mechanisms under
 	// test leave it. Yama (ptrace_scope 1) would refuse besides; without Yama
@@ -36,6 +37,13 @@ func child() {
 	_ = unix.Prctl(unix.PR_SET_PTRACER, ^uintptr(0), 0, 0, 0) // PR_SET_PTRACER_ANY
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(0)
+}
+
+func endAs(answered bool) {
+	if answered {
+		os.Exit(childAnswered)
+	}
+	os.Exit(childRefused)
 }
 
 // spawn starts a child and gives a function that ends it and waits.

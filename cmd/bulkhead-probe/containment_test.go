@@ -60,7 +60,7 @@ func probe(t *testing.T) string {
 func put(t *testing.T, path string, q attempt.Request) attempt.Answer {
 	t.Helper()
 	q.Version, q.Nonce = attempt.Version, "0123456789"
-	raw, err := json.Marshal(q)
+	raw, err := json.Marshal(attempt.Batch{Version: attempt.Version, Attempts: []attempt.Request{q}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,9 +1,9 @@
-// Command bulkhead-probe makes exactly one attempt at something that ought to
-// be refused, and says what happened.
+// Command bulkhead-probe attempts what ought to be refused, and says what
+// happened.
 //
-// It reads one request from standard input, answers with one line of JSON on
-// standard output (internal/evidence/attempt) and ends with exit code 0
-// whatever the outcome; 2 means that it refused the request itself. It lies in
+// It reads one batch of requests from standard input, answers each with one
+// line of JSON on standard output (internal/evidence/attempt) and ends with exit
+// code 0 whatever the outcomes; 2 means that it refused the batch itself. It lies in
 // every runtime and gateway from the start, on a read-only mount that root
 // owns, so that an attack is made by a program that the agent cannot replace.
 //
@@ -18,9 +18,9 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,12 +28,16 @@ import (
 	"bulkhead/internal/evidence/attempt"
 )
 
-// lifetime bounds an attempt that hangs: the probe then ends without an
-// answer, which is a lost probe and so a failure.
-const lifetime = 20 * time.Second
+// lifetime bounds a batch: attempts that have no answer by then are lost, which
+// is a failure.
+const lifetime = 25 * time.Second
+
+// The main thread is what /proc/self shows, and it outlives every attempt: none
+// is made on it.
+func init() { runtime.LockOSThread() }
 
 func main() {
-	if len(os.Args) == 2 && os.Args[1] == childArg {
+	if len(os.Args) > 1 && os.Args[1] == childArg {
 		child()
 	}
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
@@ -41,16 +45,12 @@ func main() {
 	}
 	hang := time.AfterFunc(lifetime, func() { os.Exit(3) })
 	defer hang.Stop()
-	q, err := attempt.ReadRequest(os.Stdin)
+	b, err := attempt.ReadBatch(os.Stdin)
 	if err != nil {
 		fatal(err)
 	}
-	a := perform(q)
-	out, err := json.Marshal(a)
-	if err != nil {
-		fatal(err)
-	}
-	if _, err := os.Stdout.Write(append(out, '\n')); err != nil {
+	alone := len(os.Args) == 2 && os.Args[1] == aloneArg
+	if err := performAll(b, alone, os.Stdout); err != nil {
 		fatal(err)
 	}
 }

@@ -2,8 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
-	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -78,32 +76,4 @@ func userfault(t *trial) error {
 
 // i386 calls the kernel by the entry for 32-bit programs, in a child: a filter
 // that knows this entry kills the caller.
-func i386(t *trial) error {
-	if getpidI386 == 0 {
-		return errUnsupported
-	}
-	c, end, err := spawn(nil, "i386")
-	if err != nil {
-		return err
-	}
-	_ = end() // its end is read from the state below
-	ws, ok := c.ProcessState.Sys().(syscall.WaitStatus)
-	switch {
-	case !ok:
-		return errors.New("no wait status")
-	case ws.Signaled() && ws.Signal() == syscall.SIGSYS:
-		t.step("int 0x80", refused("SIGSYS"))
-	case ws.Signaled():
-		return fmt.Errorf("%w: int 0x80 ended by %s", errUnsupported, ws.Signal())
-	case ws.ExitStatus() == i386Answered:
-		t.step("int 0x80", nil)
-		t.saw("the i386 entry answers")
-	case ws.ExitStatus() == i386Refused:
-		t.step("int 0x80", unix.ENOSYS)
-	default:
-		// Without IA32 emulation the instruction is a fault, which Go's runtime
-		// turns into an exit.
-		return fmt.Errorf("%w: int 0x80 is a fault (exit status %d)", errUnsupported, ws.ExitStatus())
-	}
-	return nil
-}
+func i386(t *trial) error { return inChild(t, "int 0x80", "i386", getpidI386) }

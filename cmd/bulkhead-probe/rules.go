@@ -52,6 +52,11 @@ func deleteTable(fd int, table string) error {
 	if err := unix.Sendto(fd, batch, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return err
 	}
+	return acknowledged(fd)
+}
+
+// acknowledged reads netlink's answer to one message.
+func acknowledged(fd int) error {
 	buf := make([]byte, 8192)
 	n, _, err := unix.Recvfrom(fd, buf, 0)
 	if err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"syscall"
 
@@ -22,15 +23,25 @@ type trial struct {
 // that neither denial nor success can be had.
 var errUnsupported = errors.New("not supported by this kernel")
 
-// kind is one attempt: what it does, and whether it may only be made in a
-// contained place.
+// kind is one attempt: what it does, whether it may only be made in a contained
+// place, and whether it takes a process of its own, because it changes more
+// than the thread that makes it.
 type kind struct {
 	do      func(*trial) error
 	harmful bool
+	alone   bool
 }
 
 // kinds lists every attempt by the name that requests use.
 func kinds() map[string]kind {
+	all := firstKinds()
+	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds()} {
+		maps.Copy(all, more)
+	}
+	return all
+}
+
+func firstKinds() map[string]kind {
 	return map[string]kind{
 		"file.read":         {do: readFiles},
 		"file.root":         {do: writeRoot, harmful: true},
@@ -76,7 +87,7 @@ func kinds() map[string]kind {
 		"kernel.bpf":         {do: bpf},
 		"kernel.userfaultfd": {do: userfault},
 		"kernel.i386":        {do: i386},
-		"terminal.inject":    {do: injectTerminal},
+		"terminal.inject":    {do: injectTerminal, alone: true},
 	}
 }
 

@@ -13,6 +13,10 @@ import (
 // (Documentation/scheduler/sched-bwc.rst).
 const cpuPeriod = 100_000
 
+// noLimit is above any limit that is one: without one, version 1 says the
+// largest count of bytes in whole pages (mm/page_counter.c, PAGE_COUNTER_MAX).
+const noLimit = 1 << 62
+
 // setting is one file with the value to write and the test that what was read
 // back is that value.
 type setting struct {
@@ -123,6 +127,9 @@ func (g *Group) Limits() (Limits, error) {
 		}
 		if *f.to, err = strconv.ParseInt(first, 10, 64); err != nil {
 			return Limits{}, fmt.Errorf("cgroup: %s of %s: %w", f.file, g.path, err)
+		}
+		if *f.to >= noLimit {
+			*f.to = 0
 		}
 	}
 	l.MilliCPU = l.MilliCPU * 1000 / cpuPeriod

@@ -55,6 +55,12 @@ type Attack struct {
 	// Also are refusals that are as good in a live agent, where several
 	// mechanisms stand behind each other.
 	Also []string
+	// Lacks says why the attack cannot be made from an agent, on this host; ""
+	// when it can. Its row then is not run. It may be nil.
+	Lacks func(from Agent, w World) string
+	// Disturbs says that it changes what other attempts of the same decoy would
+	// meet when it succeeds: it then has decoys of its own.
+	Disturbs bool
 }
 
 // Control switches mechanisms off in a decoy.
@@ -105,6 +111,9 @@ type Agent struct {
 	// Listed is one destination of its manifest, "name:port"; empty when it has
 	// none.
 	Listed string
+	// Named is one that is bound to its name, by TLS or by Host; empty when it
+	// has none.
+	Named string
 	// Upstream is where the agent's dialer may reach its upstream proxy,
 	// "address:port"; empty when it has none, or none is pinned.
 	Upstream string
@@ -129,7 +138,13 @@ type Taken struct {
 // World is what surrounds the agents.
 type World struct {
 	Unlisted  string   // "address:port" that no manifest lists
+	Unlisted6 string   // the same over IPv6
+	Public    []string // addresses of resolvers that speak DNS in all its forms
 	Loopback  string   // a TCP listener on the host's own loopback
+	// LoopbackUDP answers packets there; Loopback6 and Own are TCP listeners on
+	// ::1 and on an address of the host itself, empty where there is none.
+	LoopbackUDP, Loopback6, Own string
+
 	Resolvers []string // "address:53", from the host's resolv.conf
 	Abstract  string   // "@name" of an abstract socket in the host's network namespace
 	Table     string   // the nftables table

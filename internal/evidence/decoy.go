@@ -56,37 +56,56 @@ type decoyPlan struct {
 	Scratch    string   `json:"scratch"`
 	CgroupRoot string   `json:"cgroupRoot,omitempty"`
 	Attacks    []string `json:"attacks"`
+	Whole      bool     `json:"whole,omitempty"`
 	Spare      []uint64 `json:"spare"`
+}
+
+// decoyAnswer is what it says.
+type decoyAnswer struct {
+	Controls []ControlRow `json:"controls"`
+	Rows     []Row        `json:"rows,omitempty"`
 }
 
 // Controls implements [Decoys].
 func (d *DecoyHost) Controls(ctx context.Context, attacks []Attack) ([]ControlRow, error) {
+	a, err := d.run(ctx, attacks, false)
+	return a.Controls, err
+}
+
+// Whole runs the controls, and makes the attacks from decoys with nothing
+// switched off as well: those are confined as a live agent's containers are.
+func (d *DecoyHost) Whole(ctx context.Context, attacks []Attack) ([]ControlRow, []Row, error) {
+	a, err := d.run(ctx, attacks, true)
+	return a.Controls, a.Rows, err
+}
+
+func (d *DecoyHost) run(ctx context.Context, attacks []Attack, whole bool) (decoyAnswer, error) {
 	spare, err := namespacesHere()
 	if err != nil {
-		return nil, err
+		return decoyAnswer{}, err
 	}
-	plan := decoyPlan{Programs: d.Programs, FirstID: d.FirstID, Scratch: d.Scratch, CgroupRoot: d.CgroupRoot, Spare: spare}
+	plan := decoyPlan{Whole: whole, Programs: d.Programs, FirstID: d.FirstID, Scratch: d.Scratch, CgroupRoot: d.CgroupRoot, Spare: spare}
 	for _, a := range attacks {
 		plan.Attacks = append(plan.Attacks, a.ID)
 	}
 	if err := d.check(); err != nil {
-		return nil, err
+		return decoyAnswer{}, err
 	}
 	unlock, err := lockFolder(ctx, d.Scratch)
 	if err != nil {
-		return nil, err
+		return decoyAnswer{}, err
 	}
 	defer unlock()
 	// What an earlier decoy host left when it was killed would be in the way.
 	if err := d.sweep(); err != nil {
-		return nil, err
+		return decoyAnswer{}, err
 	}
 	raw, err := json.Marshal(plan)
 	if err != nil {
-		return nil, err
+		return decoyAnswer{}, err
 	}
-	rows, err := d.start(ctx, raw)
-	return rows, errors.Join(err, d.sweep())
+	said, err := d.start(ctx, raw)
+	return said, errors.Join(err, d.sweep())
 }
 
 // Sweep removes what a killed decoy host left behind: its cgroup. It does
@@ -160,14 +179,14 @@ func (d *DecoyHost) check() error {
 // start runs the decoy host. The pipe on descriptor 3 carries the plan and
 // stays open: when this process dies, however, the decoy host reads its end
 // and ends, and its PID namespace takes every decoy along.
-func (d *DecoyHost) start(ctx context.Context, plan []byte) ([]ControlRow, error) {
+func (d *DecoyHost) start(ctx context.Context, plan []byte) (decoyAnswer, error) {
 	self := d.Self
 	if self == "" {
 		self = "/proc/self/exe"
 	}
 	lifeline, hold, err := os.Pipe()
 	if err != nil {
-		return nil, err
+		return decoyAnswer{}, err
 	}
 	defer hold.Close()
 	var out, errs bytes.Buffer
@@ -179,17 +198,17 @@ func (d *DecoyHost) start(ctx context.Context, plan []byte) ([]ControlRow, error
 		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWNET | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC,
 	}
 	if err := c.Start(); err != nil {
-		return nil, errors.Join(fmt.Errorf("evidence: start the decoy host (needs root): %w", err), lifeline.Close())
+		return decoyAnswer{}, errors.Join(fmt.Errorf("evidence: start the decoy host (needs root): %w", err), lifeline.Close())
 	}
 	_ = lifeline.Close()
 	_, werr := hold.Write(append(plan, '\n'))
 	err = c.Wait()
 	if err != nil || werr != nil {
-		return nil, fmt.Errorf("evidence: decoy host: %w: %s", errors.Join(err, werr), strings.TrimSpace(errs.String()))
+		return decoyAnswer{}, fmt.Errorf("evidence: decoy host: %w: %s", errors.Join(err, werr), strings.TrimSpace(errs.String()))
 	}
-	var rows []ControlRow
-	if err := json.Unmarshal(out.Bytes(), &rows); err != nil {
-		return nil, fmt.Errorf("evidence: decoy host's answer: %w", err)
+	var said decoyAnswer
+	if err := json.Unmarshal(out.Bytes(), &said); err != nil {
+		return decoyAnswer{}, fmt.Errorf("evidence: decoy host's answer: %w", err)
 	}
-	return rows, nil
+	return said, nil
 }

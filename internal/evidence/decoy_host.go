@@ -50,19 +50,24 @@ func decoyMain() error {
 	if err := newRoot(plan.Scratch, plan.Programs); err != nil {
 		return fmt.Errorf("decoy host: root: %w", err)
 	}
+	// As descriptors that somebody forgot: containers must not have them.
+	for range 2 {
+		if _, err := unix.Open("/", unix.O_PATH|unix.O_DIRECTORY, 0); err != nil {
+			return err
+		}
+	}
 	ctx := context.Background()
 	s, err := newScene(ctx, plan)
 	if err != nil {
 		return fmt.Errorf("decoy host: %w", err)
 	}
-	rows := []ControlRow{}
-	for _, a := range Attacks() {
-		if slices.Contains(plan.Attacks, a.ID) {
-			rows = append(rows, s.controls(ctx, a)...)
-		}
+	attacks := slices.DeleteFunc(Attacks(), func(a Attack) bool { return !slices.Contains(plan.Attacks, a.ID) })
+	said := decoyAnswer{Controls: s.controls(ctx, attacks)}
+	if plan.Whole {
+		said.Rows = s.whole(ctx, attacks)
 	}
 	s.close()
-	return json.NewEncoder(os.Stdout).Encode(rows)
+	return json.NewEncoder(os.Stdout).Encode(said)
 }
 
 // newRoot moves this process into a root of its own on a tmpfs: the programs,
@@ -74,7 +79,7 @@ func newRoot(scratch, programs string) error {
 	if err := unix.Mount("decoy", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755,size=64m"); err != nil {
 		return fmt.Errorf("tmpfs on %s: %w", scratch, err)
 	}
-	for _, dir := range []string{"proc", "dev", "sys", "tmp", "old", "etc", programs} {
+	for _, dir := range []string{"proc", "dev", "sys", "tmp", "old", "etc", "run", programs} {
 		if err := os.MkdirAll(filepath.Join(scratch, dir), 0o755); err != nil { // #nosec G301 -- the decoy's tree is for every decoy
 			return err
 		}

@@ -1,22 +1,29 @@
 package evidence
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/cell"
 )
 
 // Addresses of the decoy host's world, all on its own loopback: TEST-NET-3
 // (RFC 5737) for what lies outside, and the cloud's metadata address.
 const (
 	decoyListed   = "203.0.113.10"
-	decoyUnlisted = "203.0.113.11"
+	decoyUnlisted = unlistedAddress
 	decoyResolver = "203.0.113.53"
 	decoyMetadata = "169.254.169.254"
+)
+
+// decoyClouds are further addresses at which clouds answer, decoySix those of
+// IPv6: one that nobody lists, and a cloud's.
+var (
+	decoyClouds = []string{"169.254.170.2", "168.63.129.16", "100.100.100.200", "192.0.0.192"}
+	decoySix    = []string{unlistedAddress6, "fd00:ec2::254"}
 )
 
 // decoyNetwork is what listens in the decoy host.
@@ -24,24 +31,38 @@ type decoyNetwork struct {
 	listeners []net.Listener
 	packets   []net.PacketConn
 	wait      sync.WaitGroup
+	loopback6 string // empty: this kernel has no IPv6
 }
 
 func newDecoyNetwork() (*decoyNetwork, error) {
-	if err := raiseLoopback(decoyListed, decoyUnlisted, decoyResolver, decoyMetadata); err != nil {
+	if err := raiseLoopback(append([]string{decoyListed, decoyUnlisted, decoyResolver, decoyMetadata}, decoyClouds...)...); err != nil {
 		return nil, err
 	}
 	n := &decoyNetwork{}
-	for _, l := range [][2]string{
+	six := raiseLoopback(decoySix...) == nil // else this kernel has no IPv6
+	all := [][2]string{
 		{"tcp", decoyListed + ":443"},
 		{"tcp", decoyListed + ":9"},
 		{"tcp", decoyUnlisted + ":443"},
+		{"tcp", decoyUnlisted + ":80"},
+		{"tcp", decoyUnlisted + ":853"},
 		{"tcp", decoyUnlisted + ":9"},
+		{"tcp", decoyResolver + ":443"},
+		{"tcp", decoyResolver + ":853"},
 		{"tcp", decoyMetadata + ":80"},
 		{"tcp", decoyResolver + ":53"},
 		{"tcp", "127.0.0.53:53"},
 		{"tcp", "127.0.0.1:7777"},
 		{"unix", "@decoy"},
-	} {
+	}
+	for _, a := range decoyClouds {
+		all = append(all, [2]string{"tcp", a + ":80"})
+	}
+	if six {
+		n.loopback6 = "[::1]:7777"
+		all = append(all, [2]string{"tcp", n.loopback6}, [2]string{"tcp", "[" + decoySix[0] + "]:443"}, [2]string{"tcp", "[" + decoySix[1] + "]:80"})
+	}
+	for _, l := range all {
 		ln, err := net.Listen(l[0], l[1])
 		if err != nil {
 			return nil, fmt.Errorf("listen on %s: %w", l[1], err)
@@ -49,13 +70,13 @@ func newDecoyNetwork() (*decoyNetwork, error) {
 		n.listeners = append(n.listeners, ln)
 		n.wait.Go(func() { accept(ln, func() {}) })
 	}
-	for _, a := range []string{decoyResolver + ":53", "127.0.0.53:53"} {
+	for _, a := range []string{decoyResolver + ":53", decoyResolver + ":853", "127.0.0.53:53", "127.0.0.1:7777", decoyUnlisted + ":443"} {
 		p, err := net.ListenPacket("udp", a)
 		if err != nil {
 			return nil, fmt.Errorf("listen on %s: %w", a, err)
 		}
 		n.packets = append(n.packets, p)
-		n.wait.Go(func() { echo(p) })
+		n.wait.Go(func() { reply(p, func() {}) })
 	}
 	return n, nil
 }
@@ -70,57 +91,15 @@ func (n *decoyNetwork) close() {
 	n.wait.Wait()
 }
 
-func echo(p net.PacketConn) {
-	b := make([]byte, 2048)
-	for {
-		k, from, err := p.ReadFrom(b)
-		if err != nil {
-			return
-		}
-		_, _ = p.WriteTo(b[:k], from)
-	}
-}
-
-// raiseLoopback brings lo up and gives it further addresses, as aliases
-// (netdevice(7)): enough for IPv4, and no program is needed.
+// raiseLoopback brings lo up and gives it further addresses.
 func raiseLoopback(addresses ...string) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	up, err := unix.NewIfreq("lo")
-	if err != nil {
-		return err
-	}
-	up.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if err := unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, up); err != nil {
-		return fmt.Errorf("bring lo up: %w", err)
-	}
-	for i, a := range addresses {
+	var n engine.Network
+	for _, a := range addresses {
 		address, err := netip.ParseAddr(a)
 		if err != nil {
 			return err
 		}
-		alias, err := unix.NewIfreq(fmt.Sprintf("lo:%d", i+1))
-		if err != nil {
-			return err
-		}
-		ip := address.As4()
-		err = alias.SetInet4Addr(ip[:])
-		if err == nil {
-			err = unix.IoctlIfreq(fd, unix.SIOCSIFADDR, alias)
-		}
-		mask, merr := unix.NewIfreq(fmt.Sprintf("lo:%d", i+1))
-		if merr == nil {
-			merr = mask.SetInet4Addr([]byte{255, 255, 255, 255})
-		}
-		if err == nil && merr == nil {
-			merr = unix.IoctlIfreq(fd, unix.SIOCSIFNETMASK, mask)
-		}
-		if err := errors.Join(err, merr); err != nil {
-			return fmt.Errorf("address %s on lo: %w", a, err)
-		}
+		n.Loopback = append(n.Loopback, netip.PrefixFrom(address, address.BitLen()))
 	}
-	return nil
+	return cell.SetUpLoopback(n)
 }

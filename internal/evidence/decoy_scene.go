@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"bulkhead/internal/cgroup"
@@ -50,11 +51,15 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 	s.a.Dialer, s.a.Listed = s.a.Place.DialerSocket(), "listed.example:443"
 	s.world = World{
 		Unlisted: decoyUnlisted + ":443", Loopback: "127.0.0.1:7777", Resolvers: []string{decoyResolver + ":53"},
+		Unlisted6: "[" + unlistedAddress6 + "]:443", Public: []string{decoyResolver}, LoopbackUDP: "127.0.0.1:7777", Own: decoyListed + ":9",
 		Abstract: "@decoy", Table: nft.Name, Spare: plan.Spare,
 	}
 	var err error
 	if s.net, err = newDecoyNetwork(); err != nil {
 		return nil, fmt.Errorf("network: %w", err)
+	}
+	if s.world.Loopback6 = s.net.loopback6; s.world.Loopback6 == "" {
+		s.world.Unlisted6 = ""
 	}
 	if s.table, err = nft.Open(); err != nil {
 		return nil, err
@@ -64,7 +69,7 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(s.makeRoot(), s.makeTarget()); err != nil {
+	if err := errors.Join(s.makeRoot(), s.makeHostFiles(), s.makeTarget()); err != nil {
 		return nil, err
 	}
 	if err := s.rules(ctx, true); err != nil {
@@ -101,6 +106,31 @@ func (s *scene) makeRoot() error {
 	return os.Chmod(filepath.Join(decoyRoot, "etc"), 0o1777) // #nosec G302 -- so that only read-only refuses
 }
 
+// makeHostFiles makes what only the host's root may touch, and a socket of a
+// service that everybody who sees it may use.
+func (s *scene) makeHostFiles() error {
+	for _, p := range []string{
+		"/etc/shadow", s.host.Ledger(), s.host.WardenLog(), s.host.Manifest("decoy"), s.a.Place.RuntimeImage(), s.a.Place.GatewayImage(),
+	} {
+		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil { // #nosec G301 -- the files are closed
+			return err
+		}
+		if err := os.WriteFile(p, []byte("decoy\n"), 0o600); err != nil {
+			return err
+		}
+	}
+	l, err := net.Listen("unix", "/run/docker.sock")
+	if err != nil {
+		return err
+	}
+	s.sockets = append(s.sockets, l)
+	s.net.wait.Go(func() { accept(l, func() {}) })
+	return os.Chmod("/run/docker.sock", 0o666) // #nosec G302 -- so that only not being seen refuses
+}
+
+// decoyToken looks like one.
+var decoyToken = strings.Repeat("0123456789abcdef", 4)
+
 // makeTarget gives b what the attacks are aimed at: all of it is reachable for
 // exactly b's own id.
 func (s *scene) makeTarget() error {
@@ -130,7 +160,7 @@ func (s *scene) makeTarget() error {
 	if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(strconv.Itoa(targetPID)), 0o600); err != nil && !errors.Is(err, os.ErrNotExist) { // without CONFIG_CHECKPOINT_RESTORE: the next number
 		return fmt.Errorf("number the target's process: %w", err)
 	}
-	s.target = exec.Command(filepath.Join(s.plan.Programs, "bulkhead-probe"), "child") // #nosec G204 -- ours
+	s.target = exec.Command(filepath.Join(s.plan.Programs, "bulkhead-probe"), "child", decoyToken) // #nosec G204 -- ours
 	s.target.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.b.IDs.Runtime(), Gid: s.b.IDs.Runtime(), NoSetGroups: false}}
 	s.target.Dir = "/"
 	hold, err := s.target.StdinPipe()

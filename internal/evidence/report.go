@@ -39,6 +39,8 @@ type Report struct {
 	Notes         []string `json:"notes,omitempty"` // what the rows cannot show
 	Controls      Controls `json:"controls"`
 	Rows          []Row    `json:"rows"`
+	// Library describes every attack that the rows name.
+	Library []Described `json:"library"`
 }
 
 // Row is one attempt on one agent.

@@ -6,12 +6,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -62,10 +60,6 @@ const parallel = 4
 // patience bounds one probe, above the probe's own limit.
 const patience = 30 * time.Second
 
-// giveUp is how many probes of one position may run out of patience until no
-// more are sent: an agent that stops each of them would keep verify for an hour.
-const giveUp = 2
-
 // Run attacks from every agent of Only (all, when it is empty) and runs the
 // controls. The error is for what kept it from attacking at all; everything
 // that came of an attack is in the report. Unlike an error, a report may be
@@ -77,27 +71,17 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 	if q.Attacks == nil {
 		q.Attacks = Attacks()
 	}
-	r := &Report{SchemaVersion: SchemaVersion, Team: q.Team, Agents: []string{}, Notes: q.Notes, Rows: []Row{}, Controls: Controls{Rows: []ControlRow{}}}
-	bait, err := newBait()
-	if err != nil {
-		return nil, err
-	}
-	defer bait.close()
+	r := &Report{SchemaVersion: SchemaVersion, Team: q.Team, Agents: []string{}, Notes: q.Notes, Rows: []Row{}, Controls: Controls{Rows: []ControlRow{}}, Library: describe(q.Attacks)}
 	for _, name := range q.Only {
 		if !slices.ContainsFunc(q.Agents, func(a Agent) bool { return a.Name == name }) {
 			return nil, fmt.Errorf("evidence: team %s has no agent %q", q.Team, name)
 		}
 	}
-	for _, from := range q.Agents {
-		if len(q.Only) > 0 && !slices.Contains(q.Only, from.Name) {
-			continue
-		}
-		r.Agents = append(r.Agents, from.Name)
-		if q.Progress != nil {
-			q.Progress("attacking from " + from.Name)
-		}
-		r.Rows = append(r.Rows, attackFrom(ctx, h, q, from, bait)...)
+	rows, err := attackAll(ctx, h, q, r)
+	if err != nil {
+		return nil, err
 	}
+	r.Rows = rows
 	for _, name := range q.Idle {
 		for _, p := range Positions() {
 			r.Rows = append(r.Rows, Row{Agent: name, Position: p, Attack: "none", Verdict: NotRun, Evidence: "the agent does not run"})
@@ -120,71 +104,105 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 	return r, nil
 }
 
-// attackFrom makes every attack of one agent.
-func attackFrom(ctx context.Context, h Host, q Request, from Agent, bait *bait) []Row {
-	var rows []Row
-	var aims []func(*Row)
-	for _, p := range Positions() {
-		var slow atomic.Int32 // probes from here that did not end
-		for _, a := range q.Attacks {
-			if !slices.Contains(a.From, p) {
-				continue
-			}
-			targets := []Agent{from}
-			if a.At == AtOthers {
-				targets = slices.DeleteFunc(slices.Clone(q.Agents), func(o Agent) bool { return o.Name == from.Name })
-			}
-			for _, at := range targets {
-				row := Row{Agent: from.Name, Position: p, Attack: a.ID, Layer: a.Layer}
-				if a.At == AtOthers {
-					row.Target = at.Name
-				}
-				rows = append(rows, row)
-				aims = append(aims, func(row *Row) { attackOnce(ctx, h, q, a, from, at, bait, row, &slow) })
-			}
+// place is one position of one agent, from which one probe makes everything.
+type place struct {
+	from Agent
+	p    Position
+}
+
+// attackAll makes every attack of every agent that is to be attacked from.
+func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error) {
+	var places []place
+	for _, from := range q.Agents {
+		if len(q.Only) > 0 && !slices.Contains(q.Only, from.Name) {
+			continue
+		}
+		r.Agents = append(r.Agents, from.Name)
+		for _, p := range Positions() {
+			places = append(places, place{from, p})
 		}
 	}
+	rows, errs := make([][]Row, len(places)), make([]error, len(places))
 	var wait sync.WaitGroup
 	slots := make(chan struct{}, parallel)
-	for i := range rows {
+	for i, pl := range places {
 		slots <- struct{}{}
+		if q.Progress != nil && pl.p == Positions()[0] {
+			q.Progress("attacking from " + pl.from.Name)
+		}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			aims[i](&rows[i])
+			rows[i], errs[i] = attackFrom(ctx, h, q, pl)
 		})
 	}
 	wait.Wait()
-	return rows
+	return slices.Concat(rows...), errors.Join(errs...)
 }
 
-// attackOnce makes one attempt and fills its row.
-func attackOnce(ctx context.Context, h Host, q Request, a Attack, from, at Agent, bait *bait, row *Row, slow *atomic.Int32) {
-	defer row.allowFor(q.Missing)
-	defer row.takenFrom(from.Taken)
-	if a.At == AtOthers {
-		if err := stands(a, at); err != nil {
-			row.Verdict, row.Evidence = Unproven, err.Error()
-			return
+// attackFrom makes every attack from one place.
+func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, error) {
+	bait, err := newBait()
+	if err != nil {
+		return nil, err
+	}
+	defer bait.close()
+	from := pl.from
+	var rows []Row
+	var asked []asking
+	var of []int // the row of each
+	for _, a := range q.Attacks {
+		if !slices.Contains(a.From, pl.p) {
+			continue
+		}
+		targets := []Agent{from}
+		if a.At == AtOthers {
+			targets = slices.DeleteFunc(slices.Clone(q.Agents), func(o Agent) bool { return o.Name == from.Name })
+		}
+		for _, at := range targets {
+			row := Row{Agent: from.Name, Position: pl.p, Attack: a.ID, Layer: a.Layer, Verdict: Unproven}
+			if a.At == AtOthers {
+				row.Target = at.Name
+			}
+			one := asking{a: a, q: request(a, from, at, bait.world, from.own(pl.p))}
+			if why, v := a.impossible(from, at, bait.world); why != "" {
+				row.Verdict, row.Evidence = v, why
+			} else {
+				asked, of = append(asked, one), append(of, len(rows))
+			}
+			rows = append(rows, row)
 		}
 	}
-	before := bait.taken.Load()
-	answer, err := ask(a, from, at, bait.world, from.own(row.Position), func(request []byte) ([]byte, error) {
-		if n := slow.Load(); n >= giveUp {
-			return nil, fmt.Errorf("not tried: %d probes from here did not end; something stops them", n)
-		}
+	results := ask(asked, func(batch []byte) ([]byte, error) {
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		raw, err := h.Probe(ctx, from.Name, row.Position, request)
-		if ctx.Err() != nil {
-			slow.Add(1)
-		}
-		return raw, err
+		return h.Probe(ctx, from.Name, pl.p, batch)
 	})
-	row.Verdict, row.Evidence = judge(answer, err, a.Witness())
-	if (a.ID == "net.loopback" || a.ID == "dialer.aim") && bait.taken.Load() != before {
-		// The listener is the witness that no probe can talk away.
-		row.Verdict, row.Evidence = Succeeded, "the host's own listener was reached; the probe said: "+row.Evidence
+	for i, res := range results {
+		row := &rows[of[i]]
+		row.Verdict, row.Evidence = judge(res.Answer, res.Err, asked[i].a.Witness())
 	}
+	bait.overrule(asked, of, rows)
+	for i := range rows {
+		rows[i].takenFrom(from.Taken)
+		rows[i].allowFor(q.Missing)
+	}
+	return rows, nil
+}
+
+// impossible says why an attack cannot be made at all, and what its row then
+// proves.
+func (a Attack) impossible(from, at Agent, w World) (why string, v Verdict) {
+	if a.Lacks != nil {
+		if why := a.Lacks(from, w); why != "" {
+			return why, NotRun
+		}
+	}
+	if a.At == AtOthers {
+		if err := stands(a, at); err != nil {
+			return err.Error(), Unproven
+		}
+	}
+	return "", ""
 }
 
 // allowFor takes back a success where the layer is not whole: it is no surprise
@@ -205,21 +223,38 @@ func (r *Row) takenFrom(taken []Taken) {
 	}
 }
 
-// ask sends one request and checks the answer. own are the attacker's ids as
-// it sees them itself.
-func ask(a Attack, from, at Agent, w World, own []attempt.Span, probe func([]byte) ([]byte, error)) (attempt.Answer, error) {
+// asking is one attempt that a probe is asked for.
+type asking struct {
+	a Attack
+	q attempt.Request
+}
+
+// request aims an attack. own are the attacker's ids as it sees them itself.
+func request(a Attack, from, at Agent, w World, own []attempt.Span) attempt.Request {
 	q := a.Aim(from, at, w)
 	q.Version, q.Nonce, q.Attempt = attempt.Version, rand.Text(), a.Attempt
 	q.Own, q.Spare = own, w.Spare
-	request, err := json.Marshal(q)
-	if err != nil {
-		return attempt.Answer{}, err
+	return q
+}
+
+// ask sends one batch and checks the answers; there is one result for each.
+func ask(list []asking, probe func([]byte) ([]byte, error)) []attempt.Result {
+	b := attempt.Batch{Version: attempt.Version, Attempts: []attempt.Request{}}
+	for _, one := range list {
+		b.Attempts = append(b.Attempts, one.q)
 	}
-	raw, err := probe(request)
-	if err != nil {
-		return attempt.Answer{}, fmt.Errorf("%w: %w", attempt.ErrLost, err)
+	raw, err := json.Marshal(b)
+	var said []byte
+	if err == nil {
+		said, err = probe(raw)
 	}
-	return attempt.ParseAnswer(raw, q)
+	out := attempt.ParseAnswers(said, b)
+	for i := range out {
+		if out[i].Err != nil && err != nil {
+			out[i].Err = fmt.Errorf("%w: %w", attempt.ErrLost, err)
+		}
+	}
+	return out
 }
 
 // stands checks that the target is really there: an attack on what does not
@@ -230,7 +265,8 @@ func stands(a Attack, at Agent) error {
 		return anyExists(at.Name, at.Secrets())
 	case "socket.connect":
 		return anyExists(at.Name, at.Sockets())
-	case "process.see", "process.signal", "process.ptrace", "process.memory":
+	}
+	if strings.HasPrefix(a.Attempt, "process.") {
 		for _, pid := range at.PIDs {
 			if unix.Kill(pid, 0) == nil {
 				return nil
@@ -248,68 +284,4 @@ func anyExists(agent string, paths []string) error {
 		}
 	}
 	return fmt.Errorf("agent %s has none of %v to aim at", agent, paths)
-}
-
-// bait is what the runner itself offers on the host for attacks to reach: if
-// one is reached, the attack succeeded, whatever the probe says.
-type bait struct {
-	world    World
-	tcp      net.Listener
-	abstract net.Listener
-	taken    atomic.Int64 // connections to tcp
-	wait     sync.WaitGroup
-}
-
-func newBait() (*bait, error) {
-	spare, err := namespacesHere()
-	if err != nil {
-		return nil, err
-	}
-	b := &bait{world: World{
-		Unlisted: "203.0.113.11:443", // TEST-NET-3 (RFC 5737): nobody's
-		Table:    "bulkhead", Resolvers: hostResolvers("/etc/resolv.conf"), Spare: spare,
-	}}
-	if b.tcp, err = net.Listen("tcp", "127.0.0.1:0"); err != nil {
-		return nil, fmt.Errorf("evidence: listen on the host's loopback: %w", err)
-	}
-	if b.abstract, err = net.Listen("unix", "@bulkhead-bait-"+rand.Text()); err != nil {
-		return nil, errors.Join(fmt.Errorf("evidence: listen on an abstract socket: %w", err), b.tcp.Close())
-	}
-	b.world.Loopback, b.world.Abstract = b.tcp.Addr().String(), b.abstract.Addr().String()
-	b.wait.Go(func() { accept(b.tcp, func() { b.taken.Add(1) }) })
-	b.wait.Go(func() { accept(b.abstract, func() {}) })
-	return b, nil
-}
-
-func (b *bait) close() {
-	_ = b.tcp.Close()
-	_ = b.abstract.Close()
-	b.wait.Wait()
-}
-
-// accept takes connections and closes them, until l is closed.
-func accept(l net.Listener, taken func()) {
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		taken()
-		_, _ = io.WriteString(c, "bait")
-		_ = c.Close()
-	}
-}
-
-// namespacesHere gives the inode numbers of this process's mount and network
-// namespaces, for probes to spare.
-func namespacesHere() ([]uint64, error) {
-	var out []uint64
-	for _, n := range []string{"mnt", "net"} {
-		var st unix.Stat_t
-		if err := unix.Stat("/proc/self/ns/"+n, &st); err != nil {
-			return nil, fmt.Errorf("evidence: namespace %s: %w", n, err)
-		}
-		out = append(out, st.Ino)
-	}
-	return out, nil
 }

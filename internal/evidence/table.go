@@ -59,7 +59,11 @@ func nothing(_, _ Agent, _ World) attempt.Request { return attempt.Request{} }
 
 // Attacks is the table. The order is that of the report.
 func Attacks() []Attack {
-	return slices.Concat(fileAttacks(), processAttacks(), networkAttacks(), egressAttacks(), messageAttacks(), kernelAttacks(), mountAttacks())
+	return slices.Concat(
+		fileAttacks(), processAttacks(), foreignAttacks(), exposedAttacks(),
+		networkAttacks(), socketAttacks(), egressAttacks(), nameAttacks(), messageAttacks(),
+		kernelAttacks(), callAttacks(), gainAttacks(), mountAttacks(), moreMountAttacks(),
+	)
 }
 
 func fileAttacks() []Attack {
@@ -220,7 +224,8 @@ func networkAttacks() []Attack {
 		{
 			ID: "net.rules", Title: "take the firewall away", Tries: "delete our nftables table by netlink",
 			Attempt: "rules.flush", Layer: deny.LayerEgress, From: everywhere, At: AtNobody, Reference: "CVE-2023-32233",
-			Aim: func(_, _ Agent, w World) attempt.Request { return attempt.Request{Table: w.Table} },
+			Aim:      func(_, _ Agent, w World) attempt.Request { return attempt.Request{Table: w.Table} },
+			Disturbs: true,
 			Controls: []Control{
 				{Mechanism: seccomp, Off: off(caps, userNS, netNS), Witness: filtered},
 				{Mechanism: caps, Off: off(seccomp, userNS, netNS), Witness: looks("EPERM")},

@@ -54,7 +54,7 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 		return nil, err
 	}
 	calls := newCalls()
-	var mounts []written
+	var places []written
 	for _, a := range q.Agents {
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -66,11 +66,12 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 		r.add(privileges(a))
 		r.add(namespaces(a))
 		r.add(limits(a))
-		mounts = append(mounts, writtenBy(a))
+		r.add(mounts(a))
+		places = append(places, writtenBy(a))
 	}
 	for i, a := range q.Agents {
 		r.add(ids(a, q.Agents))
-		r.add(writable(mounts[i], mounts))
+		r.add(writable(places[i], places))
 	}
 	return r, nil
 }

@@ -3,6 +3,7 @@ package cell
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +23,9 @@ var (
 	}
 	readOnlyProc = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys"}
 )
+
+// Masked lists the paths below /proc that no container shows, under any engine.
+func Masked() []string { return slices.Clone(maskedProc) }
 
 const safe = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 

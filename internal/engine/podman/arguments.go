@@ -5,10 +5,12 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/layout"
 )
 
@@ -71,9 +73,11 @@ func arguments(s *engine.Spec, runtime, root, conf, shim string) []string {
 		one := fmt.Sprintf("%d:%d:1", m.Inside, m.Host)
 		out = append(out, "--uidmap", one, "--gidmap", one)
 	}
-	if runtime == runsc {
+	if runtime == runsc { // /proc is the guest kernel's own
 		return append(append(out, volumes(s, root)...), "--rootfs", root, program(s), "stage2", "0")
 	}
+	// Podman's own list has some of them.
+	out = append(out, "--security-opt", "mask="+strings.Join(cell.Masked(), ":"))
 	return append(out, "--rootfs", root, program(s), "stage2", "3")
 }
 

@@ -53,6 +53,7 @@ func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 	for _, want := range [][2]string{
 		{"--cap-drop", "ALL"},
 		{"--security-opt", "no-new-privileges"},
+		{"--security-opt", "mask=" + strings.Join(cell.Masked(), ":")},
 		{"--security-opt", "seccomp=/conf/seccomp-gateway.json"},
 		{"--pull", "never"},
 		{"--image-volume", "ignore"},

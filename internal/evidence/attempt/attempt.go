@@ -1,10 +1,11 @@
 // Package attempt is what the runner of attacks and the probe say to each
-// other: one JSON request, one JSON answer, then the probe ends.
+// other: one JSON [Batch] of requests, one line of JSON for each, then the
+// probe ends.
 //
-// The probe is started once for each attempt, where the attempt is to be made
-// (in a runtime, a gateway, a bare account, or a decoy of one of them), reads
-// one [Request] from its standard input and writes one [Answer] to its
-// standard output. It reports what the kernel (or the gateway) said; whether
+// The probe is started once for each place that attempts are made in (a
+// runtime, a gateway, a bare account, or a decoy of one of them), reads one
+// [Batch] from its standard input and writes one [Answer] for each [Request] in
+// it to its standard output. It reports what the kernel (or the gateway) said; whether
 // that is what was promised is decided by the runner, which knows what a
 // refusal must look like. What the probe cannot do is make a failure look like
 // a refusal: an answer that is missing, malformed, for another attempt or with
@@ -23,11 +24,11 @@ import (
 )
 
 // Version of both JSON forms (docs/contracts/verify.md).
-const Version = 1
+const Version = 2
 
-// MaxBytes bounds a request and an answer. An agent that is listed in full
-// takes about a hundred bytes; this is room for thousands of paths.
-const MaxBytes = 1 << 20
+// MaxBytes bounds a batch, and all answers to one. An attempt at another agent
+// takes about a thousand bytes; this is room for all of them at some thirty.
+const MaxBytes = 4 << 20
 
 // Outcome is how an attempt ended, as the probe saw it.
 type Outcome string
@@ -51,6 +52,7 @@ type Request struct {
 	Addresses []string `json:"addresses,omitempty"` // "address:port" literals
 	Names     []string `json:"names,omitempty"`     // "name:port" for proxy and dialer
 	PIDs      []int    `json:"pids,omitempty"`      // of the target, as the host numbers them
+	IDs       []uint32 `json:"ids,omitempty"`       // of the target, as the host numbers them
 	Own       []Span   `json:"own,omitempty"`       // ids, as seen inside, that belong to the attacker
 	Proxy     string   `json:"proxy,omitempty"`     // "address:port"; empty: from HTTPS_PROXY
 	Dialer    string   `json:"dialer,omitempty"`    // path of dialer.sock
@@ -98,30 +100,25 @@ var ErrLost = errors.New("probe lost")
 // ErrRequest is wrapped by every fault of a request.
 var ErrRequest = errors.New("probe: bad request")
 
-// ReadRequest reads the one request from r, which must end after it.
-func ReadRequest(r io.Reader) (Request, error) {
-	raw, err := io.ReadAll(io.LimitReader(r, MaxBytes+1))
-	if err != nil {
-		return Request{}, fmt.Errorf("%w: read: %w", ErrRequest, err)
-	}
-	return ParseRequest(raw)
-}
-
 // ParseRequest checks the JSON of a request.
 func ParseRequest(raw []byte) (Request, error) {
 	var q Request
 	if err := strict(raw, &q); err != nil {
 		return Request{}, fmt.Errorf("%w: %w", ErrRequest, err)
 	}
+	return q, q.check()
+}
+
+func (q Request) check() error {
 	switch {
 	case q.Version != Version:
-		return Request{}, fmt.Errorf("%w: version %d, this probe speaks %d", ErrRequest, q.Version, Version)
+		return fmt.Errorf("%w: version %d, this probe speaks %d", ErrRequest, q.Version, Version)
 	case q.Nonce == "":
-		return Request{}, fmt.Errorf("%w: no nonce", ErrRequest)
+		return fmt.Errorf("%w: no nonce", ErrRequest)
 	case q.Attempt == "":
-		return Request{}, fmt.Errorf("%w: no attempt", ErrRequest)
+		return fmt.Errorf("%w: no attempt", ErrRequest)
 	}
-	return q, nil
+	return nil
 }
 
 // ParseAnswer checks the JSON of an answer against the request that it must

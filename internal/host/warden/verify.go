@@ -2,9 +2,9 @@ package warden
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -22,12 +22,14 @@ import (
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/evidence"
+	"bulkhead/internal/evidence/attempt"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
 )
 
 // maxAnswer bounds what a probe may say: the rest is cut, and then it is lost.
-const maxAnswer = 1 << 20
+const maxAnswer = attempt.MaxBytes + 1
 
 // verify attacks a running team from inside.
 func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progress) (*evidence.Report, error) {
@@ -110,9 +112,13 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	}
 	one.Upstream = a.w.upstreamOf(a.Place, a.Want.Upstream)
 	for _, d := range a.Want.Egress {
-		if d.Host != "" && !strings.HasPrefix(d.Host, "*.") {
-			one.Listed = fmt.Sprintf("%s:%d", d.Host, d.Port)
-			break
+		if d.Host == "" || strings.HasPrefix(d.Host, "*.") {
+			continue
+		}
+		to := fmt.Sprintf("%s:%d", d.Host, d.Port)
+		one.Listed = cmp.Or(one.Listed, to)
+		if d.SNI != team.SNIAny && d.Port == 443 {
+			one.Named = cmp.Or(one.Named, to)
 		}
 	}
 	return one, running
@@ -199,7 +205,7 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 	}
 	answer, err := converse(ctx, files[0], files[1], files[2], request)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	_, more, err := c.Recv() // exited
 	closeFiles(more)
@@ -237,7 +243,7 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 	defer stop()
 	answer, err := converse(ctx, outside[0], outside[1], outside[2], request)
 	if err != nil {
-		return nil, err
+		return answer, err
 	}
 	_, err = client.Wait(ctx, name)
 	return answer, err
@@ -266,16 +272,10 @@ func converse(ctx context.Context, stdin, stdout, stderr *os.File, request []byt
 	werr = errors.Join(werr, stdin.Close())
 	answer, err := io.ReadAll(io.LimitReader(stdout, maxAnswer))
 	wg.Wait()
-	if err = errors.Join(werr, err); err != nil {
-		return nil, err
+	if err = errors.Join(werr, err); err == nil && len(answer) == 0 {
+		err = fmt.Errorf("the probe said nothing: %s", strings.TrimSpace(errs.String()))
 	}
-	if len(answer) == 0 {
-		return nil, fmt.Errorf("the probe said nothing: %s", strings.TrimSpace(errs.String()))
-	}
-	if !json.Valid(answer) {
-		return nil, fmt.Errorf("the probe's answer is not JSON: %.200q", answer)
-	}
-	return answer, nil
+	return answer, err // what was said before it failed counts
 }
 
 // pollable gives a descriptor of its own for the same pipe, whose reads and
