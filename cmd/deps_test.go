@@ -28,7 +28,7 @@ var never = map[string][]string{
 	"bulkhead-probe":  {"net/http", "database", "html/template", "github.com/goccy", "github.com/spf13/cobra"},
 	"bulkhead-serve":  {"github.com/spf13/cobra", "github.com/google/nftables"},
 	"bulkhead-image":  {"database", "html/template", "github.com/spf13/cobra", "github.com/google/nftables", "bulkhead/internal/host"},
-	"bulkhead":        {"database", "html/template", "github.com/google/nftables"},
+	"bulkhead":        {"database", "github.com/google/nftables"},
 }
 
 // nowhere are packages for tests only.

@@ -46,10 +46,12 @@ func (i IDs) Last() uint32 { return i.Base + RangeSize - 1 }
 
 // Overlaps says whether two agents' ids meet anywhere.
 func (i IDs) Overlaps(o IDs) bool {
-	in := func(id uint32, x IDs) bool {
-		return id == x.Account || id == x.Dialer || id >= x.Base && id <= x.Last()
-	}
-	return i.Base <= o.Last() && o.Base <= i.Last() || in(i.Account, o) || in(i.Dialer, o) || in(o.Account, i) || in(o.Dialer, i)
+	return i.Base <= o.Last() && o.Base <= i.Last() || o.Holds(i.Account) || o.Holds(i.Dialer) || i.Holds(o.Account) || i.Holds(o.Dialer)
+}
+
+// Holds says whether an id is one of them.
+func (i IDs) Holds(id uint32) bool {
+	return id == i.Account || id == i.Dialer || id >= i.Base && id <= i.Last()
 }
 
 func (i IDs) String() string {

@@ -54,6 +54,15 @@ func (h Host) Image(name string) string { return filepath.Join(h.Images(), name)
 // every agent runs. A running agent keeps its build when Bulkhead is upgraded.
 func (h Host) Programs(build string) string { return filepath.Join(h.State, "programs", build) }
 
+// Evidence is root's folder of signed evidence: a history for each team, and keys.
+func (h Host) Evidence() string { return filepath.Join(h.State, "evidence") }
+
+// EvidenceOf is the history of one team, mode 0700.
+func (h Host) EvidenceOf(team string) string { return filepath.Join(h.Evidence(), "teams", team) }
+
+// EvidenceKeys holds the key that signs, and the public keys that did, mode 0700.
+func (h Host) EvidenceKeys() string { return filepath.Join(h.Evidence(), "keys") }
+
 // Team is the folder of one team's state.
 func (h Host) Team(team string) string { return filepath.Join(h.State, "teams", team) }
 

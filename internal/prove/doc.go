@@ -19,5 +19,9 @@
 //     namespace with loopback alone, and in no namespace of the host's.
 //   - ids: no id of the agent is another agent's.
 //   - writable: nothing that one agent's processes may write is also another's.
+//   - shared: nothing that one agent's processes may only read is another's to write.
+//   - label: every process of the agent's containers has the label of AppArmor that
+//     was meant for it.
+//   - sockets: each of the adapter's sockets is for one id.
 //   - limits: memory, processes and processor time are bounded in the kernel.
 package prove

@@ -11,7 +11,7 @@ import (
 )
 
 // dialerEgress says what the host lets an agent's dialer reach.
-func dialerEgress(rules *packets.Ruleset, table string, a Agent) Statement {
+func dialerEgress(rules *packets.Ruleset, w way, table string, a Agent) Statement {
 	s := Statement{ID: "egress.dialer", Agent: a.Name, Says: "the host's rules let its dialer send to the addresses of the manifest's destinations, and nowhere else"}
 	ours := rules.Table(packets.INet, table)
 	boxes, err := rules.Accepted(ours, a.IDs.Dialer)
@@ -20,6 +20,7 @@ func dialerEgress(rules *packets.Ruleset, table string, a Agent) Statement {
 		return s
 	}
 	s.premise("no other rule of this host sends, copies or marks these packets", detours(rules, ours, a.IDs.Dialer, boxes))
+	w.premises(&s, a, boxes)
 	for _, b := range boxes {
 		s.Read = append(s.Read, b.String())
 		if !isPin(b, a.Pins) {
@@ -49,10 +50,16 @@ func detours(rules *packets.Ruleset, ours *packets.Table, uid uint32, boxes []pa
 // agentEgress says that nothing of the agent itself may send at all.
 func agentEgress(rules *packets.Ruleset, table string, a Agent) Statement {
 	s := Statement{ID: "egress.agent", Agent: a.Name, Says: fmt.Sprintf("the host's rules let no packet out of its account %d or of any id from %d to %d, loopback included", a.IDs.Account, a.IDs.Base, a.IDs.Last())}
+	ids := []uint32{a.IDs.Account}
+	if a.Adapter {
+		s.Says = fmt.Sprintf("the host's rules let no packet out of its account %d, loopback included", a.IDs.Account)
+	} else {
+		ids = append(rules.Classes(a.IDs.Base, a.IDs.Last()), ids...)
+	}
 	ours := rules.Table(packets.INet, table)
 	// Rules compare ids with constants, so ids between two neighbouring constants
 	// are judged alike: one of each such class stands for all.
-	for _, uid := range append(rules.Classes(a.IDs.Base, a.IDs.Last()), a.IDs.Account) {
+	for _, uid := range ids {
 		boxes, err := rules.Accepted(ours, uid)
 		if err != nil {
 			s.against("%v", err)

@@ -22,7 +22,7 @@ func namespaces(a Agent) Statement {
 		if p.Role == "" || p.Role == engine.RoleDialer || p.Role == engine.RoleResolver {
 			continue // these connect for others, from the host's own network: see egress.dialer
 		}
-		err := isolated(p.PID)
+		err := isolated(p.PID, ownUser(p.Role))
 		if errors.Is(err, os.ErrNotExist) {
 			continue // it has ended
 		}
@@ -38,8 +38,11 @@ func namespaces(a Agent) Statement {
 	return s
 }
 
-func isolated(pid int) error {
+func isolated(pid int, user bool) error {
 	for _, kind := range ownKinds {
+		if kind == "user" && !user {
+			continue // its id is one of the host's, and no other id is mapped
+		}
 		host, err := os.Readlink("/proc/self/ns/" + kind)
 		if err != nil {
 			return err

@@ -10,7 +10,6 @@ import (
 
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
-	"bulkhead/internal/layout"
 )
 
 // privileges looks at every thread of the agent's containers.
@@ -27,7 +26,7 @@ func privileges(a Agent) Statement {
 			continue
 		}
 		for _, dir := range tasks {
-			why, err := privilege(dir, idsOf(p.Role, a.IDs))
+			why, err := privilege(dir, idsOf(p.Role, a))
 			if errors.Is(err, os.ErrNotExist) {
 				continue // it has ended
 			}
@@ -52,11 +51,11 @@ type span struct{ first, last uint32 }
 
 // idsOf are the ids that a process of a role may have: the agent's range, or the
 // dialer's own id.
-func idsOf(role engine.Role, ids layout.IDs) span {
+func idsOf(role engine.Role, a Agent) span {
 	if role == engine.RoleDialer {
-		return span{ids.Dialer, ids.Dialer}
+		return span{a.IDs.Dialer, a.IDs.Dialer}
 	}
-	return span{ids.Base, ids.Last()}
+	return a.span()
 }
 
 func privilege(task string, ids span) (against string, err error) {

@@ -21,9 +21,43 @@ type Agent struct {
 	// Processes are all of the agent's, from cgroups that root owns.
 	Processes []Process
 	// Pins are the addresses that the manifest's destinations have now.
-	Pins []netip.AddrPort
-	// Writable are the host's folders that the agent's containers may write.
+	Pins   []netip.AddrPort
 	Limits []Limit
+	// Labels are the AppArmor profiles that the containers should run under, by
+	// role; none: none was made.
+	Labels map[engine.Role]string
+	// Adapter says that this is the team's message adapter: one process as its
+	// account, which owns no range and reaches nothing. Sockets are then its own.
+	Adapter bool
+	Sockets []Socket
+}
+
+// Socket is one of the adapter's.
+type Socket struct {
+	Path    string
+	ID      uint32 // the one that may connect
+	Problem string // what is wrong with it, as it was read
+}
+
+// span are the ids that the agent's containers may have.
+func (a Agent) span() span {
+	if a.Adapter {
+		return span{a.IDs.Account, a.IDs.Account}
+	}
+	return span{a.IDs.Base, a.IDs.Last()}
+}
+
+// meets says whether two agents could have an id in common.
+func (a Agent) meets(o Agent) bool {
+	switch {
+	case a.Adapter && o.Adapter:
+		return a.IDs.Account == o.IDs.Account
+	case a.Adapter:
+		return o.IDs.Holds(a.IDs.Account)
+	case o.Adapter:
+		return a.IDs.Holds(o.IDs.Account)
+	}
+	return a.IDs.Overlaps(o.IDs)
 }
 
 // Process is one process of an agent. A role that is empty is not a container's:
@@ -53,6 +87,8 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
+	w := readWay()
+	defer func() { _ = w.close() }()
 	calls := newCalls()
 	var places []written
 	for _, a := range q.Agents {
@@ -60,18 +96,25 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 			return nil, err
 		}
 		r.Agents = append(r.Agents, a.Name)
-		r.add(dialerEgress(rules, q.Table, a))
+		if !a.Adapter {
+			r.add(dialerEgress(rules, w, q.Table, a))
+		}
 		r.add(agentEgress(rules, q.Table, a))
 		r.add(calls.statement(a))
 		r.add(privileges(a))
 		r.add(namespaces(a))
 		r.add(limits(a))
 		r.add(mounts(a))
+		r.add(label(a))
+		if a.Adapter {
+			r.add(sockets(a))
+		}
 		places = append(places, writtenBy(a))
 	}
 	for i, a := range q.Agents {
 		r.add(ids(a, q.Agents))
 		r.add(writable(places[i], places))
+		r.add(shared(places[i], places))
 	}
 	return r, nil
 }
@@ -98,13 +141,21 @@ func limits(a Agent) Statement {
 	return s
 }
 
+// ids names what the agent was given.
+func (a Agent) ids() string {
+	if a.Adapter {
+		return fmt.Sprintf("account %d", a.IDs.Account)
+	}
+	return a.IDs.String()
+}
+
 // ids compares the agent's ids with everybody's.
 func ids(a Agent, all []Agent) Statement {
 	s := Statement{ID: "ids", Agent: a.Name, Says: "no id of the agent is another agent's"}
-	s.Read = append(s.Read, a.IDs.String())
+	s.Read = append(s.Read, a.ids())
 	for _, o := range all {
-		if o.Name != a.Name && a.IDs.Overlaps(o.IDs) {
-			s.against("%s has %s", o.Name, o.IDs)
+		if o.Name != a.Name && a.meets(o) {
+			s.against("%s has %s", o.Name, o.ids())
 		}
 	}
 	return s

@@ -15,7 +15,9 @@ import (
 type written struct {
 	agent  string
 	places []place
-	err    error
+	// readable are those that are mounted read-only.
+	readable []place
+	err      error
 }
 
 type place struct {
@@ -40,34 +42,43 @@ func writtenBy(a Agent) written {
 			continue
 		}
 		if err == nil {
-			var list []place
-			list, err = writablePlaces(string(raw))
-			for _, m := range list {
-				if !slices.ContainsFunc(w.places, func(o place) bool { return o.device == m.device && o.root == m.root }) {
-					w.places = append(w.places, m)
-				}
-			}
+			var list, readable []place
+			list, readable, err = places(string(raw))
+			w.places, w.readable = more(w.places, list), more(w.readable, readable)
 		}
 		w.err = errors.Join(w.err, err)
 	}
 	return w
 }
 
-// writablePlaces reads a mount table (proc_pid_mountinfo(5)).
-func writablePlaces(text string) ([]place, error) {
-	var out []place
+// more adds places that are not there yet.
+func more(to, list []place) []place {
+	for _, m := range list {
+		if !slices.ContainsFunc(to, func(o place) bool { return o.device == m.device && o.root == m.root }) {
+			to = append(to, m)
+		}
+	}
+	return to
+}
+
+// places reads a mount table (proc_pid_mountinfo(5)).
+func places(text string) (writable, readable []place, err error) {
 	for line := range strings.Lines(text) {
 		left, right, ok := strings.Cut(strings.TrimSpace(line), " - ")
 		l, r := strings.Fields(left), strings.Fields(right)
 		if !ok || len(l) < 6 || len(r) < 3 {
-			return nil, fmt.Errorf("mountinfo: %.80q cannot be read", line)
+			return nil, nil, fmt.Errorf("mountinfo: %.80q cannot be read", line)
 		}
-		if slices.Contains(strings.Split(l[5], ","), "ro") || slices.Contains(strings.Split(r[2], ","), "ro") || slices.Contains(kernelKinds, r[0]) {
-			continue
+		p := place{device: l[2], root: l[3], kind: r[0], at: l[4]}
+		switch {
+		case slices.Contains(kernelKinds, r[0]):
+		case slices.Contains(strings.Split(l[5], ","), "ro") || slices.Contains(strings.Split(r[2], ","), "ro"):
+			readable = append(readable, p)
+		default:
+			writable = append(writable, p)
 		}
-		out = append(out, place{device: l[2], root: l[3], kind: r[0], at: l[4]})
 	}
-	return out, nil
+	return writable, readable, nil
 }
 
 // meets says whether one place is in the other.

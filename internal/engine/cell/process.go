@@ -224,6 +224,7 @@ func realUID(proc string, pid int) (uint32, error) {
 // reap waits for the first process and records how it ended.
 func (p *Process) reap(proc *os.Process, oomBefore int64) {
 	defer close(p.done)
+	awaitEnd(p.pidfd)
 	st, err := proc.Wait()
 	if err != nil {
 		p.err = fmt.Errorf("cell: wait for %d: %w", p.pid, err)
@@ -238,6 +239,19 @@ func (p *Process) reap(proc *os.Process, oomBefore int64) {
 	if p.group != nil {
 		if after, err := p.group.OOMKills(); err == nil && after > oomBefore {
 			p.exit.OOM = true
+		}
+	}
+}
+
+// awaitEnd returns once a process has ended. wait(2) alone would not do: whoever
+// traces it from this very program (prove reads filters that way) makes it stop,
+// and every wait for a tracee of one's own takes a stop for news.
+func awaitEnd(pidfd *os.File) {
+	fds := []unix.PollFd{{Fd: int32(pidfd.Fd()), Events: unix.POLLIN}} // #nosec G115 -- a descriptor
+	for {
+		n, err := unix.Poll(fds, -1)
+		if n > 0 || err != nil && !errors.Is(err, unix.EINTR) {
+			return
 		}
 	}
 }

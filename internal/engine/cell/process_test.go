@@ -1,11 +1,16 @@
 package cell
 
 import (
+	"errors"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/engine"
+	"bulkhead/internal/prove/threads"
 )
 
 func TestIdentityHoldsForOneProcessOnly(t *testing.T) {
@@ -27,6 +32,39 @@ func TestIdentityHoldsForOneProcessOnly(t *testing.T) {
 		if err := Same("/proc", other); err == nil {
 			t.Errorf("another %s passes for the same process", name)
 		}
+	}
+}
+
+// prove stops threads of the warden's own children, and runs in the warden: for
+// whoever waits for their end, a stop must be no news.
+func TestAStopOfATracedChildIsNoEnd(t *testing.T) {
+	var pidfd int
+	proc, err := os.StartProcess("/bin/sleep", []string{"sleep", "1000"}, &os.ProcAttr{Sys: &syscall.SysProcAttr{PidFD: &pidfd}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Process{pid: proc.Pid, pidfd: os.NewFile(uintptr(pidfd), "pidfd"), done: make(chan struct{})}
+	go p.reap(proc, 0)
+	for range 200 {
+		list, err := threads.Of(p.pid)
+		if err != nil || len(list) != 1 {
+			t.Fatalf("%v, %v", list, err)
+		}
+		select {
+		case <-p.Done():
+			t.Fatalf("a child that was stopped counts as ended: %v, %v", p.exit, p.err)
+		default:
+		}
+	}
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	exit, err := p.Wait()
+	if err != nil || exit.Code != 128+9 {
+		t.Errorf("%v, %v", exit, err)
+	}
+	if _, err := threads.Of(p.pid); !errors.Is(err, threads.ErrGone) {
+		t.Errorf("of one that has ended: %v", err)
 	}
 }
 

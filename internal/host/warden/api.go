@@ -166,6 +166,20 @@ func (c *call) dispatch(verb string) error {
 		})
 	case wire.VerbProve:
 		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.prove(c.ctx, r) })
+	case wire.VerbEvidenceMake:
+		return serveCall(c, func(r wire.EvidenceRequest) (any, error) {
+			ctx, cancel := c.whileAsked()
+			defer cancel()
+			return c.w.makeEvidence(ctx, r, c.say)
+		})
+	case wire.VerbEvidenceList:
+		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.listEvidence(r) })
+	case wire.VerbEvidenceFile:
+		return c.evidenceFile()
+	case wire.VerbEvidenceKeys:
+		return serveCall(c, func(struct{}) (any, error) { return c.w.evidenceKeys() })
+	case wire.VerbEvidenceRotate:
+		return serveCall(c, func(struct{}) (any, error) { return c.w.rotateEvidenceKey() })
 	case wire.VerbDenials:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.denialsOf(r) })
 	case wire.VerbAllow:

@@ -48,7 +48,9 @@ func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (
 	}
 	if req.Purge {
 		gone, err := w.purgeKept(req.Team)
-		res.Removed = append(res.Removed, gone...)
+		more, everr := w.purgeEvidence(req.Team)
+		res.Removed = slices.Concat(res.Removed, gone, more)
+		err = errors.Join(err, everr)
 		if err != nil {
 			return res, err
 		}
@@ -62,7 +64,7 @@ func (w *Warden) kept(team string) []ledger.Thing {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.ledger.Things(func(x ledger.Thing) bool {
-		return x.Kind == ledger.StateDir && (team == "" || x.Team == team) && w.teams[x.Team] == nil && w.unreadable[x.Team] == nil
+		return x.Kind == ledger.StateDir && x.Agent != "" && (team == "" || x.Team == team) && w.teams[x.Team] == nil && w.unreadable[x.Team] == nil
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/prove"
@@ -29,6 +30,13 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 		one, err := a.subject(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("agent %s: %w", a.Place.Name, err)
+		}
+		q.Agents = append(q.Agents, one)
+	}
+	if t.adapter != nil {
+		one, err := t.adapter.subject()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", t.adapter.place.Name, err)
 		}
 		q.Agents = append(q.Agents, one)
 	}
@@ -76,18 +84,32 @@ func (a *agentRun) subject(ctx context.Context) (prove.Agent, error) {
 		if !found {
 			continue
 		}
-		l, err := g.Limits()
+		l, err := boundsOf(g)
 		if errors.Is(err, os.ErrNotExist) {
 			continue
 		}
 		if err != nil {
 			return one, err
 		}
-		for what, v := range map[string]int64{"memory in bytes": l.MemoryBytes, "processes": l.PIDs, "thousandths of a core": l.MilliCPU} {
-			one.Limits = append(one.Limits, prove.Limit{What: what, File: "cgroup " + g.Full(), Value: fmt.Sprint(v), Bound: v > 0})
-		}
+		one.Limits = append(one.Limits, l...)
 	}
 	return one, ctx.Err()
+}
+
+// boundsOf reads what bounds a cgroup.
+func boundsOf(g *cgroup.Group) ([]prove.Limit, error) {
+	l, err := g.Limits()
+	if err != nil {
+		return nil, err
+	}
+	var out []prove.Limit
+	for _, b := range []struct {
+		what string
+		v    int64
+	}{{"memory in bytes", l.MemoryBytes}, {"processes", l.PIDs}, {"thousandths of a core", l.MilliCPU}} {
+		out = append(out, prove.Limit{What: b.what, File: "cgroup " + g.Full(), Value: fmt.Sprint(b.v), Bound: b.v > 0})
+	}
+	return out, nil
 }
 
 // roleOf says by which profile a process must be confined: by the name of its

@@ -81,6 +81,8 @@ type Warden struct {
 	// same.
 	groupRoot string
 
+	signing sync.Mutex // held by whoever reads or changes the evidence keys or a history
+
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
 
 	mu    sync.Mutex // guards teams, unreadable, sys and calls

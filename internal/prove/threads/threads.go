@@ -1,6 +1,7 @@
 package threads
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -143,15 +144,19 @@ func filtersOf(id int) (out []filter.Program, err error) {
 
 func awaitStop(id int) error {
 	for end := time.Now().Add(stopPatience); ; {
-		var ws unix.WaitStatus
-		got, err := unix.Wait4(id, &ws, unix.WNOHANG|unix.WALL, nil)
+		// Only stops are waited for: the end of a child of our own is for whoever
+		// started it.
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, id, &info, unix.WSTOPPED|unix.WNOHANG|unix.WALL, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
+		case errors.Is(err, unix.ECHILD):
+			return unix.ESRCH
 		case err != nil:
 			return fmt.Errorf("wait: %w", err)
-		case got == id && ws.Stopped():
+		case info.Signo != 0:
 			return nil
-		case got == id:
+		case ended(id):
 			return unix.ESRCH
 		case time.Now().After(end):
 			return fmt.Errorf("it does not stop within %s", stopPatience)
@@ -159,6 +164,16 @@ func awaitStop(id int) error {
 			time.Sleep(50 * time.Microsecond)
 		}
 	}
+}
+
+// ended says whether a thread is gone, or waits to be reaped.
+func ended(id int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id)) // #nosec G304 -- procfs
+	if err != nil {
+		return true
+	}
+	i := bytes.LastIndexByte(raw, ')') // the command's name may hold anything
+	return i < 0 || len(raw) < i+3 || raw[i+2] == 'Z' || raw[i+2] == 'X'
 }
 
 // get copies one filter; the kernel says how many instructions it has.
