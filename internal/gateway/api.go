@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/record"
+	"bulkhead/internal/tool"
 	"bulkhead/internal/tooltoken"
 	"bulkhead/internal/wire"
 )
@@ -84,7 +85,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := sha256.Sum256([]byte(shown(r)))
 		if subtle.ConstantTimeCompare(given[:], want[:]) == 1 {
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), tool.Caller{Team: s.cfg.Team, Agent: s.cfg.Agent})))
 			return
 		}
 		reason := &deny.Reason{

@@ -118,7 +118,7 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		messages.Refuse(w, reason)
 		return
 	}
-	who := s.caller(r.Context())
+	who := caller(r.Context())
 	if r.Method == http.MethodPost {
 		body, give, reason := s.bodies.read(w, r, "POST /mcp", set.mcp.limit)
 		if reason != nil {
@@ -188,7 +188,7 @@ func (s *Server) serveStdio(w http.ResponseWriter, r *http.Request) {
 		messages.Refuse(w, reason)
 		return
 	}
-	who := s.caller(r.Context())
+	who := caller(r.Context())
 	c, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		messages.Refuse(w, away("this connection cannot be upgraded: "+err.Error(), "use POST /mcp"))

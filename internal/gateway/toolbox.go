@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/primitive/event"
 	"bulkhead/internal/record"
 	"bulkhead/internal/store"
 	"bulkhead/internal/tool"
@@ -33,10 +34,11 @@ type toolbox struct {
 
 // toolset is the tools, opened.
 type toolset struct {
-	store *store.Store
-	calls *tool.Dispatcher
-	mcp   *mcpDoor
-	ends  []func() error
+	store  *store.Store
+	calls  *tool.Dispatcher
+	mcp    *mcpDoor
+	events *event.Events // nil: the agent has no such tools
+	ends   []func() error
 }
 
 // has says whether there can be any tool.
@@ -120,6 +122,9 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 			return nil, fmt.Errorf("tools of %s: %w", g.name, err)
 		}
 		all = append(all, opened.tools...)
+		if opened.stream != nil {
+			set.events = opened.stream
+		}
 		if opened.close != nil {
 			set.ends = append(set.ends, opened.close)
 		}

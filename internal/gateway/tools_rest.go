@@ -28,19 +28,16 @@ const Version = "1"
 
 type callerKey struct{}
 
-// withCaller is a context in which a request's caller is known. Whoever lets a
-// request in for a token of control's says so by it.
+// withCaller is a context in which a request's caller is known: whoever lets a
+// request in says so by it.
 func withCaller(ctx context.Context, who tool.Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, who)
 }
 
-// caller says who calls: this gateway's own agent, unless whoever let the
-// request in knows more.
-func (s *Server) caller(ctx context.Context) tool.Caller {
-	if who, ok := ctx.Value(callerKey{}).(tool.Caller); ok {
-		return who
-	}
-	return tool.Caller{Team: s.cfg.Team, Agent: s.cfg.Agent}
+// caller says who calls, as [Server.authenticated] found.
+func caller(ctx context.Context) tool.Caller {
+	who, _ := ctx.Value(callerKey{}).(tool.Caller)
+	return who
 }
 
 // registerTools adds the endpoints of tools that want a token.
@@ -48,6 +45,7 @@ func (s *Server) registerTools(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/tools/{name}", s.callTool)
 	mux.HandleFunc("GET /v1/tools", s.listTools)
 	mux.HandleFunc("GET /tools", s.listTools)
+	mux.HandleFunc("GET /v1/events:stream", s.streamEvents)
 	mux.HandleFunc("/mcp", s.serveMCP)
 	mux.HandleFunc("POST /mcp/stdio", s.serveStdio)
 }
@@ -60,7 +58,7 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request) {
 		messages.Refuse(w, reason)
 		return
 	}
-	call, reason := set.calls.Admit(r.Context(), s.caller(r.Context()), r.PathValue("name"))
+	call, reason := set.calls.Admit(r.Context(), caller(r.Context()), r.PathValue("name"))
 	if reason != nil {
 		messages.Refuse(w, reason)
 		return
@@ -77,6 +75,36 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, append(answer, '\n'))
+}
+
+// streamEvents answers GET /v1/events:stream?topic=T&subscription=S. It is
+// decided, counted and written down as one call of events_poll, which it is for
+// as long as it lasts.
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
+	set, reason := s.tools.get(r.Context())
+	if reason != nil {
+		messages.Refuse(w, reason)
+		return
+	}
+	q := r.URL.Query()
+	in := map[string]string{"topic": q.Get("topic")}
+	if sub := q.Get("subscription"); sub != "" {
+		in["subscription"] = sub
+	}
+	input, err := json.Marshal(in)
+	if err != nil {
+		messages.Refuse(w, cut("events_poll", err))
+		return
+	}
+	call, reason := set.calls.Admit(r.Context(), caller(r.Context()), "events_poll")
+	if reason == nil {
+		reason = call.Serve(r.Context(), input, func(c *tool.Call) error {
+			return set.events.ServeStream(w, r, c.In.String("topic"), c.In.String("subscription"))
+		})
+	}
+	if reason != nil {
+		messages.Refuse(w, reason)
+	}
 }
 
 // shownTool is a tool as GET /v1/tools lists it.

@@ -174,7 +174,7 @@ func (r *reader) checkTools(p place, a *Agent) {
 			continue // told
 		}
 		port, err := strconv.ParseUint(cmp.Or(u.Port(), "443"), 10, 16)
-		if err != nil || !slices.ContainsFunc(a.Egress, func(d Destination) bool { return d.Covers(u.Hostname(), uint16(port)) }) {
+		if err != nil || !slices.ContainsFunc(a.Egress, func(d Destination) bool { return d.Covers(u.Hostname(), uint16(port)) }) { // #nosec G115 -- 16 bits
 			r.fault(p, "add "+clip(u.Hostname())+":"+clip(cmp.Or(u.Port(), "443"))+" to egress of "+clip(a.Name), "the webhook %s leads to a host that is not listed", clip(s))
 		}
 	}

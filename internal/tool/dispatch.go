@@ -119,8 +119,24 @@ func (a *Admitted) Refuse(ctx context.Context, r *deny.Reason) *deny.Reason {
 	return a.d.refuse(ctx, a.c, r)
 }
 
+// Serve does the call by f instead of its tool, for a transport that gives the
+// answer in a form of its own, as a stream. The call is on record before f runs.
+func (a *Admitted) Serve(ctx context.Context, input []byte, f func(*Call) error) *deny.Reason {
+	_, reason := a.run(ctx, input, func(ctx context.Context, c *Call) (any, error) {
+		if err := c.Begin(ctx); err != nil {
+			return nil, err
+		}
+		return struct{}{}, f(c)
+	})
+	return reason
+}
+
 // Run does the call.
 func (a *Admitted) Run(ctx context.Context, input []byte) (json.RawMessage, *deny.Reason) {
+	return a.run(ctx, input, a.c.Tool.Run)
+}
+
+func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Context, *Call) (any, error)) (json.RawMessage, *deny.Reason) {
 	d, c, t := a.d, a.c, a.c.Tool
 	if n := a.MaxInput(); int64(len(input)) > n {
 		return nil, d.refuse(ctx, c, TooLarge(t.Name, n))
@@ -130,7 +146,7 @@ func (a *Admitted) Run(ctx context.Context, input []byte) (json.RawMessage, *den
 		return nil, d.refuse(ctx, c, reason)
 	}
 	c.In, c.shown = in, d.shower.show(t.Fields, in)
-	out, err := run(ctx, c)
+	out, err := safely(ctx, c, do)
 	var answer json.RawMessage
 	if err == nil {
 		answer, err = json.Marshal(out)
@@ -149,14 +165,15 @@ func (a *Admitted) Run(ctx context.Context, input []byte) (json.RawMessage, *den
 	return nil, Refuse(deny.ToolFailed, t.Name, "the tool failed; the operator's log says why", "try again; if it fails again, tell the operator")
 }
 
-// run makes a panic of the tool an error: it ends one call and not the gateway.
-func run(ctx context.Context, c *Call) (out any, err error) {
+// safely makes a panic of the tool an error: it ends one call and not the
+// gateway.
+func safely(ctx context.Context, c *Call, do func(context.Context, *Call) (any, error)) (out any, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		}
 	}()
-	return c.Tool.Run(ctx, c)
+	return do(ctx, c)
 }
 
 // TooLarge is the refusal of an input of more than n bytes.
