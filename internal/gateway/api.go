@@ -15,13 +15,14 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/record"
+	"bulkhead/internal/tool"
 	"bulkhead/internal/tooltoken"
 	"bulkhead/internal/wire"
 )
 
 // api is what the agent's tools speak HTTP with: on gateway.sock, and through
-// the runtime's proxy under wire.OwnName. Everything but /v1/health and
-// /v1/openapi.json wants the tools' token.
+// the runtime's proxy under wire.OwnName. Everything but /v1/health,
+// /health and /v1/openapi.json wants the tools' token.
 type api struct {
 	handler http.Handler
 	server  *http.Server
@@ -34,13 +35,17 @@ type api struct {
 func newAPI(s *Server) *api {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/health", s.health)
-	mux.HandleFunc("GET /v1/openapi.json", messages.ServeOpenAPI)
+	mux.HandleFunc("GET /health", s.serveHealth)
+	mux.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
 	tools := http.NewServeMux()
 	if s.messages != nil {
 		s.messages.Register(tools)
 	}
+	s.registerTools(tools)
 	tools.HandleFunc("/", s.nothing)
-	mux.Handle("/v1/", s.authenticated(tools))
+	for _, path := range []string{"/v1/", "/tools", "/mcp", "/mcp/"} {
+		mux.Handle(path, s.authenticated(tools))
+	}
 	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{})}
 	a.server = &http.Server{
 		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
@@ -80,7 +85,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := sha256.Sum256([]byte(shown(r)))
 		if subtle.ConstantTimeCompare(given[:], want[:]) == 1 {
-			next.ServeHTTP(w, r)
+			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), tool.Caller{Team: s.cfg.Team, Agent: s.cfg.Agent})))
 			return
 		}
 		reason := &deny.Reason{

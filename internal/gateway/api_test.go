@@ -66,9 +66,9 @@ func (l *lockedBuffer) String() string {
 	return l.b.String()
 }
 
-// startGateway gives the path of its socket, the address of its proxy, and its
-// records.
-func startGateway(t testing.TB, messages bool) (socket, proxy string, records *lockedBuffer) {
+// serveGateway serves a gateway of that config on a socket of its own, and gives
+// the socket's path and the records.
+func serveGateway(t testing.TB, configure func(dir string, cfg *Config)) (socket string, records *lockedBuffer) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to connect under the runtime's id")
@@ -89,9 +89,7 @@ func startGateway(t testing.TB, messages bool) (socket, proxy string, records *l
 		}
 	}
 	cfg := Config{Team: "t", Agent: "writer", Token: runtimeToken, DialerSocket: filepath.Join(dir, "dialer.sock")}
-	if messages {
-		cfg.AdapterSocket, cfg.AdapterToken, cfg.Data = filepath.Join(dir, "adapter.sock"), runtimeToken, dir
-	}
+	configure(dir, &cfg)
 	ctx, cancel := context.WithCancel(context.Background())
 	records = &lockedBuffer{}
 	done := make(chan error, 1)
@@ -100,6 +98,18 @@ func startGateway(t testing.TB, messages bool) (socket, proxy string, records *l
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
+		}
+	})
+	return socket, records
+}
+
+// startGateway gives the path of its socket, the address of its proxy, and its
+// records.
+func startGateway(t testing.TB, messages bool) (socket, proxy string, records *lockedBuffer) {
+	t.Helper()
+	socket, records = serveGateway(t, func(dir string, cfg *Config) {
+		if messages {
+			cfg.AdapterSocket, cfg.AdapterToken, cfg.Data = filepath.Join(dir, "adapter.sock"), runtimeToken, dir
 		}
 	})
 	tcp, err := net.Listen("tcp", "127.0.0.1:0")

@@ -41,6 +41,8 @@ type Server struct {
 	api      *api
 	messages *messages.Messages // nil: the agent has none
 	grants   *grants
+	tools    *toolbox
+	bodies   bodies
 	peers    chan struct{}
 
 	mu        sync.Mutex
@@ -71,17 +73,25 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 			return nil, fmt.Errorf("gateway: %w", err)
 		}
 	}
+	dial := func(ctx context.Context, host string, port uint16) (net.Conn, error) {
+		if reason := s.grants.use(host, port); reason != nil {
+			return nil, reason
+		}
+		c, _, err := s.dialer.Dial(ctx, host, port)
+		return c, err
+	}
+	s.bodies = newBodies()
+	s.tools = &toolbox{means: means{cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial}}
+	if cfg.Tools != nil {
+		// What fails is on record, and tried again by the first call: the
+		// agent's connections and messages do not depend on it.
+		_, _ = s.tools.get(context.Background())
+	}
 	s.api = newAPI(s)
 	s.proxy = proxy.New(proxy.Config{
 		Own:    s.api.handler,
 		Policy: s.grants.policy, Record: s.record, MaxConnections: cfg.MaxConnections,
-		Dial: func(ctx context.Context, host string, port uint16) (net.Conn, error) {
-			if reason := s.grants.use(host, port); reason != nil {
-				return nil, reason
-			}
-			c, _, err := s.dialer.Dial(ctx, host, port)
-			return c, err
-		},
+		Dial: dial,
 	})
 	return s, nil
 }
@@ -103,6 +113,7 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 	var work sync.WaitGroup
 	defer s.log.Flush() // what was decided while everything ended
 	defer func() { _ = s.dialer.Close() }()
+	defer func() { _ = s.tools.close() }()
 	defer work.Wait()
 	defer func() { _ = s.proxy.Close() }()
 	defer func() { _ = s.api.close() }()

@@ -42,6 +42,7 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	if f["limits"].node != nil {
 		a.Limits = r.limits(f["limits"])
 	}
+	a.Tools = r.tools(f["tools"])
 	own := r.egress(f["egress"])
 	a.Egress = r.merge(d.egress, own)
 	if len(a.Egress) > maxEgress {
@@ -49,6 +50,11 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	}
 	a.Hosts = r.hosts(f["hosts"], a.Egress)
 	d.fill(a)
+	toolsAt := f["tools"]
+	if toolsAt.node == nil {
+		toolsAt = e.keyed()
+	}
+	r.checkTools(toolsAt, a)
 	if l := a.Limits.WithDefaults(); l.Inodes > l.DiskBytes/minBytesPerInode {
 		r.fault(f["limits"], "write fewer inodes, or a larger disk: one inode needs at least 1Ki", "%d inodes do not fit on a disk of %d bytes", l.Inodes, l.DiskBytes)
 	}

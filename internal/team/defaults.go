@@ -18,6 +18,7 @@ type defaults struct {
 	oci    string
 	limits Limits
 	egress []listed
+	tools  *Tools
 }
 
 func (r *reader) defaults(p place) defaults {
@@ -32,6 +33,7 @@ func (r *reader) defaults(p place) defaults {
 		d.limits = r.limits(f["limits"])
 	}
 	d.egress = r.egress(f["egress"])
+	d.tools = r.tools(f["tools"])
 	return d
 }
 
@@ -43,6 +45,7 @@ func (d defaults) fill(a *Agent) {
 		a.OCI = cmp.Or(a.OCI, d.oci)
 	}
 	a.Mode = cmp.Or(a.Mode, ModeService)
+	a.Tools = a.Tools.merge(d.tools)
 	a.Limits = Limits{
 		MemoryBytes: cmp.Or(a.Limits.MemoryBytes, d.limits.MemoryBytes),
 		MilliCPU:    cmp.Or(a.Limits.MilliCPU, d.limits.MilliCPU),

@@ -21,5 +21,17 @@ func ParseDestination(s string) (Destination, error) {
 	return d, nil
 }
 
+// Covers says whether a name, in lower case, or an address at a port is what
+// the destination lists.
+func (d Destination) Covers(host string, port uint16) bool {
+	if suffix, ok := strings.CutPrefix(d.Host, "*"); ok {
+		return d.Port == port && len(host) > len(suffix) && strings.HasSuffix(host, suffix) // suffix begins with a dot
+	}
+	if d.Host == "" {
+		return d.Port == port && d.Address.String() == host
+	}
+	return d.Port == port && d.Host == host
+}
+
 // Wild says whether the destination covers more than one name.
 func (d Destination) Wild() bool { return strings.HasPrefix(d.Host, "*.") }

@@ -5,10 +5,10 @@ package team
 var (
 	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "defaults", "agents"}
 	upstreamKeys = []string{"url", "credentialsFile", "except"}
-	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress"}
+	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress", "tools"}
 	agentKeys    = []string{
 		"role", "image", "rootfs", "command", "env", "mode", "workspace", "mounts", "ports", "egress", "hosts",
-		"channels", "messages", "secrets", "knowledge", "limits", "engine", "ociRuntime",
+		"channels", "messages", "secrets", "knowledge", "limits", "engine", "ociRuntime", "tools",
 	}
 	limitKeys  = []string{"memory", "cpu", "pids", "noFile", "core", "disk", "inodes", "logs", "connections", "stopGrace"}
 	mountKeys  = []string{"host", "path"}
@@ -16,6 +16,9 @@ var (
 
 	messageKeys = []string{"to", "critical", "maxBytes", "push"}
 	pushKeys    = []string{"port", "path", "tokenFile"}
+
+	toolsKeys = []string{"allow", "ratePerMinute", "memory", "storage", "webhooks", "code"}
+	codeKeys  = []string{"image"}
 
 	engines     = []string{"cell", "podman"}
 	ociRuntimes = []string{"runc", "crun", "runsc", "krun"}

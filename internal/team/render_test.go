@@ -32,6 +32,7 @@ func rendered(m *Manifest) []byte {
 		set("messages", renderedMessages(a.Messages), a.Messages != nil)
 		set("secrets", a.Secrets, len(a.Secrets) > 0)
 		set("hosts", a.Hosts, len(a.Hosts) > 0)
+		set("tools", renderedTools(a.Tools), a.Tools != nil)
 		set("ociRuntime", a.OCI, a.OCI != "")
 		var mounts []object
 		for _, x := range a.Mounts {
@@ -135,4 +136,23 @@ func quoted(v any) string {
 		panic(err) // the test's own values
 	}
 	return string(bytes.TrimSpace(b.Bytes()))
+}
+
+func renderedTools(t *Tools) any {
+	if t == nil {
+		return nil
+	}
+	o := map[string]any{
+		"ratePerMinute": t.RatePerMinute, "memory": strconv.FormatInt(t.MemoryBytes, 10), "storage": strconv.FormatInt(t.StorageBytes, 10),
+	}
+	if len(t.Allow) > 0 {
+		o["allow"] = t.Allow
+	}
+	if len(t.Webhooks) > 0 {
+		o["webhooks"] = t.Webhooks
+	}
+	if t.CodeImage != "" {
+		o["code"] = map[string]any{"image": t.CodeImage}
+	}
+	return o
 }

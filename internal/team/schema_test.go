@@ -32,6 +32,7 @@ type (
 		OCI    string      `json:"ociRuntime,omitempty" jsonschema:"enum=runc,enum=crun,enum=runsc,enum=krun"`
 		Limits *docLimits  `json:"limits,omitempty"`
 		Egress []docEgress `json:"egress,omitempty" jsonschema:"description=Added to every agent's own"`
+		Tools  *docTools   `json:"tools,omitempty" jsonschema:"description=The tools of every agent; its own win key by key"`
 	}
 	docAgent struct {
 		Role      string               `json:"role,omitempty" jsonschema:"description=What the agent is for"`
@@ -52,6 +53,18 @@ type (
 		Limits    *docLimits           `json:"limits,omitempty"`
 		Engine    string               `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman,default=cell"`
 		OCI       string               `json:"ociRuntime,omitempty" jsonschema:"enum=runc,enum=crun,enum=runsc,enum=krun,description=With engine podman only"`
+		Tools     *docTools            `json:"tools,omitempty" jsonschema:"description=What the agent's gateway serves it beside messages"`
+	}
+	docTools struct {
+		Allow    []string `json:"allow,omitempty" jsonschema:"description=Groups (mem vec fs db net events proc notify) and tools by name; every group but proc by default"`
+		Rate     int      `json:"ratePerMinute,omitempty" jsonschema:"minimum=1,maximum=100000,default=100,description=Calls over all tools"`
+		Memory   quantity `json:"memory,omitempty" jsonschema:"description=Bytes of mem and vec and events; 100Mi by default"`
+		Storage  quantity `json:"storage,omitempty" jsonschema:"description=Bytes of fs and db; 256Mi by default"`
+		Webhooks []string `json:"webhooks,omitempty" jsonschema:"description=https URLs to which notify_send may post; their hosts must be in egress"`
+		Code     *docCode `json:"code,omitempty" jsonschema:"description=What proc needs"`
+	}
+	docCode struct {
+		Image string `json:"image" jsonschema:"description=A name in the image store; what code runs in"`
 	}
 	docLimits struct {
 		Memory    quantity `json:"memory,omitempty" jsonschema:"description=Bytes: 512Mi or 1.5Gi or 1G"`
@@ -170,6 +183,8 @@ func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
 		{docTo{}, egressKeys},
 		{docMessages{}, messageKeys},
 		{docPush{}, pushKeys},
+		{docTools{}, toolsKeys},
+		{docCode{}, codeKeys},
 	} {
 		typ := reflect.TypeOf(c.what)
 		var got []string

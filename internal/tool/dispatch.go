@@ -1,20 +1,22 @@
 package tool
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math"
+	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
+	"bulkhead/internal/tool/toolname"
 )
-
-// DefaultRate is the calls of one agent per minute, over all tools.
-const DefaultRate = 100
 
 // Config is what an agent's tools are served with.
 type Config struct {
@@ -22,7 +24,7 @@ type Config struct {
 	Journal Journal
 	// Allowed are the groups and names that the manifest lets the agent use.
 	Allowed []string
-	Rate    int // calls per minute; 0: DefaultRate
+	Rate    int // calls per minute; 0: toolname.DefaultRate
 	Log     *slog.Logger
 	Now     func() time.Time // for tests; nil: time.Now
 }
@@ -37,7 +39,7 @@ type Dispatcher struct {
 // New makes a dispatcher.
 func New(cfg Config) *Dispatcher {
 	if cfg.Rate == 0 {
-		cfg.Rate = DefaultRate
+		cfg.Rate = toolname.DefaultRate
 	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
@@ -60,28 +62,91 @@ func (d *Dispatcher) allowed(t *Tool) bool {
 // Call does one call. The answer is JSON. The reason, when there is one, is
 // durable already.
 func (d *Dispatcher) Call(ctx context.Context, who Caller, name string, input []byte) (json.RawMessage, *deny.Reason) {
-	c := &Call{Caller: who, journal: d.cfg.Journal, start: d.cfg.Now()}
-	t := d.cfg.Table.Find(name)
-	if t == nil {
-		c.Tool = &Tool{Name: "(unknown)"}
-		return nil, d.refuse(ctx, c, Refuse(deny.ToolUnknown, clip(name), "there is no such tool", "GET /v1/tools or tools/list shows which there are"))
+	a, reason := d.Admit(ctx, who, name)
+	if reason != nil {
+		return nil, reason
 	}
-	c.Tool = t
+	return a.Run(ctx, input)
+}
+
+// Admitted is a call that passed name, rate and manifest. Its input is not
+// known yet. Exactly one of Run and Refuse is called.
+type Admitted struct {
+	d *Dispatcher
+	c *Call
+}
+
+// Admit decides what can be decided before an input is read.
+func (d *Dispatcher) Admit(ctx context.Context, who Caller, name string) (*Admitted, *deny.Reason) {
+	c := &Call{Caller: who, journal: d.cfg.Journal, start: d.cfg.Now()}
+	bare := strings.TrimPrefix(name, Prefix)
+	c.Tool = d.cfg.Table.Find(bare)
+	if c.Tool == nil {
+		group := toolname.GroupOf(bare)
+		if group == "" {
+			c.Tool = &Tool{Name: "(unknown)"}
+			return nil, d.refuse(ctx, c, Refuse(deny.ToolUnknown, clip(name), "there is no such tool", "GET /v1/tools or tools/list shows which there are"))
+		}
+		c.Tool = &Tool{Name: bare, Group: group}
+	}
 	if wait, ok := d.window.take(who.Rate); !ok {
-		r := Refuse(deny.ToolRate, t.Name, "this agent made as many calls in the last minute as it may", "wait; or raise tools.ratePerMinute of the agent in bulkhead.yaml")
+		r := Refuse(deny.ToolRate, c.Tool.Name, "this agent made as many calls in the last minute as it may", "wait; or raise tools.ratePerMinute of the agent in bulkhead.yaml")
 		r.RetryAfter = max(1, int(math.Ceil(wait.Seconds())))
 		return nil, d.refuse(ctx, c, r)
 	}
-	if !d.allowed(t) {
-		return nil, d.refuse(ctx, c, Refuse(deny.ToolNotAllowed, t.Name, "the manifest does not give this tool to the agent",
-			`add "`+string(t.Group)+`" to agents.`+who.Agent+".tools.allow in bulkhead.yaml"))
+	if c.Tool.Run == nil || !d.allowed(c.Tool) {
+		return nil, d.refuse(ctx, c, notAllowed(c.Tool, who.Agent))
+	}
+	return &Admitted{d, c}, nil
+}
+
+func notAllowed(t *Tool, agent string) *deny.Reason {
+	mend := `add "` + string(t.Group) + `" to agents.` + agent + ".tools.allow in bulkhead.yaml"
+	switch t.Group {
+	case Talk:
+		mend = "give agents." + agent + " channels or messages in bulkhead.yaml"
+	case Code:
+		mend += ", and an image for it: tools.code.image"
+	}
+	return Refuse(deny.ToolNotAllowed, t.Name, "the manifest does not give this tool to the agent", mend)
+}
+
+// MaxInput bounds the input, in bytes of JSON.
+func (a *Admitted) MaxInput() int64 { return cmp.Or(a.c.Tool.MaxInput, DefaultInput) }
+
+// Refuse ends the call for a reason of the transport's, which is written down.
+func (a *Admitted) Refuse(ctx context.Context, r *deny.Reason) *deny.Reason {
+	return a.d.refuse(ctx, a.c, r)
+}
+
+// Serve does the call by f instead of its tool, for a transport that gives the
+// answer in a form of its own, as a stream. The call is on record before f runs.
+func (a *Admitted) Serve(ctx context.Context, input []byte, f func(*Call) error) *deny.Reason {
+	_, reason := a.run(ctx, input, func(ctx context.Context, c *Call) (any, error) {
+		if err := c.Begin(ctx); err != nil {
+			return nil, err
+		}
+		return struct{}{}, f(c)
+	})
+	return reason
+}
+
+// Run does the call.
+func (a *Admitted) Run(ctx context.Context, input []byte) (json.RawMessage, *deny.Reason) {
+	return a.run(ctx, input, a.c.Tool.Run)
+}
+
+func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Context, *Call) (any, error)) (json.RawMessage, *deny.Reason) {
+	d, c, t := a.d, a.c, a.c.Tool
+	if n := a.MaxInput(); int64(len(input)) > n {
+		return nil, d.refuse(ctx, c, TooLarge(t.Name, n))
 	}
 	in, reason := t.Parse(input)
 	if reason != nil {
 		return nil, d.refuse(ctx, c, reason)
 	}
 	c.In, c.shown = in, d.shower.show(t.Fields, in)
-	out, err := t.Run(ctx, c)
+	out, err := safely(ctx, c, do)
 	var answer json.RawMessage
 	if err == nil {
 		answer, err = json.Marshal(out)
@@ -98,6 +163,22 @@ func (d *Dispatcher) Call(ctx context.Context, who Caller, name string, input []
 	}
 	d.cfg.Log.ErrorContext(ctx, "a tool failed", "tool", t.Name, "error", err)
 	return nil, Refuse(deny.ToolFailed, t.Name, "the tool failed; the operator's log says why", "try again; if it fails again, tell the operator")
+}
+
+// safely makes a panic of the tool an error: it ends one call and not the
+// gateway.
+func safely(ctx context.Context, c *Call, do func(context.Context, *Call) (any, error)) (out any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	return do(ctx, c)
+}
+
+// TooLarge is the refusal of an input of more than n bytes.
+func TooLarge(what string, n int64) *deny.Reason {
+	return Refuse(deny.ToolTooLarge, what, fmt.Sprintf("the input has more than %d bytes", n), "send it in parts")
 }
 
 // refuse writes a denial down before it is answered.

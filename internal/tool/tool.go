@@ -7,31 +7,30 @@ import (
 	"strings"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/tool/toolname"
 )
 
 // Group is a set of tools that the manifest allows or not as one.
-type Group string
+type Group = toolname.Group
 
 // The groups (docs/contracts/tools.md).
 const (
-	Memory  Group = "mem"
-	Vectors Group = "vec"
-	Files   Group = "fs"
-	SQL     Group = "db"
-	Network Group = "net"
-	Events  Group = "events"
-	Code    Group = "proc"
-	Notices Group = "notify"
-	Talk    Group = "msg"
+	Memory  = toolname.Memory
+	Vectors = toolname.Vectors
+	Files   = toolname.Files
+	SQL     = toolname.SQL
+	Network = toolname.Network
+	Events  = toolname.Events
+	Code    = toolname.Code
+	Notices = toolname.Notices
+	Talk    = toolname.Talk
 )
 
-// Groups lists every group.
-func Groups() []Group {
-	return []Group{Memory, Vectors, Files, SQL, Network, Events, Code, Notices, Talk}
-}
+// DefaultInput is how much JSON a tool takes unless it says otherwise, in bytes.
+const DefaultInput = 1 << 20
 
 // Prefix may stand before every name.
-const Prefix = "agentos."
+const Prefix = toolname.Prefix
 
 // Tool is one row of the table.
 type Tool struct {
@@ -43,6 +42,8 @@ type Tool struct {
 	// durable before the answer. A tool that forgets to take or begin its
 	// record has it written by the table.
 	Effect bool
+	// MaxInput bounds the bytes of its input's JSON; 0: DefaultInput.
+	MaxInput int64
 	// Run does it. The answer is marshalled as JSON. A *deny.Reason in the error's
 	// chain is what the agent gets; any other error is told as tools.failed,
 	// without its text, which goes to the log.
@@ -68,12 +69,12 @@ type Table struct {
 	names []string
 }
 
-// NewTable makes a table. Two tools of one name, or one whose name is not of
-// its group, are mistakes of the program.
+// NewTable makes a table. Two tools of one name, or one whose name is not one
+// of its group's, are mistakes of the program.
 func NewTable(tools ...Tool) (*Table, error) {
 	t := &Table{tools: make(map[string]*Tool, len(tools))}
 	for _, tool := range tools {
-		if tool.Run == nil || !strings.HasPrefix(tool.Name, string(tool.Group)+"_") {
+		if tool.Run == nil || tool.Group == "" || toolname.GroupOf(tool.Name) != tool.Group {
 			return nil, fmt.Errorf("tool %q does not belong to group %q, or does nothing", tool.Name, tool.Group)
 		}
 		if t.tools[tool.Name] != nil {

@@ -170,8 +170,8 @@ func (r *reader) typed(path string, f *Field, data json.RawMessage) any {
 		r.within(path, f, int64(len(b)), "bytes")
 		return b
 	case Integer:
-		n, err := strconv.ParseInt(string(data), 10, 64)
-		if err != nil {
+		n, ok := integer(data)
+		if !ok {
 			r.fault(path, "an integer is wanted")
 			return nil
 		}
@@ -252,11 +252,49 @@ func (r *reader) text(path string, data json.RawMessage) (string, bool) {
 		r.fault(path, "a string is wanted")
 		return "", false
 	}
-	if strings.ContainsRune(s, utf8.RuneError) && !bytes.ContainsRune(data, utf8.RuneError) && !bytes.Contains(bytes.ToLower(data), []byte(`\ufffd`)) {
+	if loneSurrogate(data) {
 		r.fault(path, "it has half a surrogate pair")
 		return "", false
 	}
 	return s, true
+}
+
+// loneSurrogate looks for an escaped half of a UTF-16 pair (RFC 8259, 8.2) in
+// a JSON string.
+func loneSurrogate(data []byte) bool {
+	high := false // the escape before was the first half
+	for i := 0; i < len(data); i++ {
+		unit := uint64(0)
+		if data[i] == '\\' {
+			if data[i+1] == 'u' {
+				unit, _ = strconv.ParseUint(string(data[i+2:i+6]), 16, 32) // four digits, or it were no JSON
+				i += 4
+			}
+			i++
+		}
+		low := unit >= 0xdc00 && unit < 0xe000
+		if low != high {
+			return true
+		}
+		high = unit >= 0xd800 && unit < 0xdc00
+	}
+	return high
+}
+
+// integer reads a JSON number without a fraction, as JSON Schema has it: 1.0 and
+// 1e3 are integers, as far as a float64 holds each one exactly.
+func integer(data json.RawMessage) (int64, bool) {
+	if n, err := strconv.ParseInt(string(data), 10, 64); err == nil {
+		return n, true
+	}
+	if len(data) == 0 || data[0] == '"' {
+		return 0, false
+	}
+	f, err := strconv.ParseFloat(string(data), 64)
+	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<53 {
+		return 0, false
+	}
+	return int64(f), true
 }
 
 func (r *reader) within(path string, f *Field, n int64, unit string) {

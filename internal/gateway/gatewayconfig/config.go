@@ -44,8 +44,10 @@ type Config struct {
 	// Empty: the agent has no messages.
 	AdapterSocket string `json:"adapterSocket,omitempty"`
 	AdapterToken  string `json:"adapterToken,omitempty"`
+	// Tools is what the gateway serves beside messages; nil: nothing.
+	Tools *team.Tools `json:"tools,omitempty"`
 	// Data is the path, as the gateway sees it, of layout.Agent.Data. The
-	// outbox lies in it.
+	// outbox and system.db lie in it.
 	Data string `json:"data,omitempty"`
 	// MaxConnections bounds concurrent connections of the runtime; zero: 512.
 	MaxConnections int `json:"maxConnections,omitempty"`
@@ -63,6 +65,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("gateway: the token is shorter than %d characters", minToken)
 	case c.AdapterSocket != "" && (len(c.AdapterToken) < minToken || c.Data == ""):
 		return fmt.Errorf("gateway: messages need data, and an adapterToken of at least %d characters", minToken)
+	case c.Tools != nil && c.Data == "":
+		return errors.New("gateway: tools need data")
 	case c.RuntimeID == identity.Overflow:
 		return errors.New("gateway: runtimeID is the overflow id, which stands for anybody")
 	}

@@ -1,9 +1,6 @@
 package messages
 
-import (
-	_ "embed"
-	"net/http"
-)
+import _ "embed"
 
 //go:generate go test -run TestOpenAPI . -update
 
@@ -13,5 +10,5 @@ import (
 //go:embed openapi.json
 var document []byte
 
-// ServeOpenAPI answers GET /v1/openapi.json. It holds nothing of the agent's.
-func ServeOpenAPI(w http.ResponseWriter, _ *http.Request) { write(w, http.StatusOK, document) }
+// OpenAPI is the part of GET /v1/openapi.json about messages.
+func OpenAPI() []byte { return document }

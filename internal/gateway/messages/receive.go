@@ -35,11 +35,7 @@ const maxLeases = 1000
 
 // service is the adapter, or the refusal when it is away.
 func (m *Messages) service(r *http.Request) (adapter.Service, error) {
-	conn, _ := m.link.get()
-	if conn == nil {
-		return nil, unavailable(r.Method+" "+r.URL.Path, errAway.Error()+"; what was queued is kept")
-	}
-	return conn, nil
+	return m.adapterFor(r.Method + " " + r.URL.Path)
 }
 
 func (m *Messages) serveReceive(w http.ResponseWriter, r *http.Request) {

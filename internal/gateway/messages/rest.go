@@ -114,11 +114,15 @@ func (m *Messages) fail(w http.ResponseWriter, r *http.Request, err error) {
 
 // reason turns what is no refusal into one.
 func (m *Messages) reason(r *http.Request, err error) *deny.Reason {
+	return reasonFor(r.Method+" "+r.URL.Path, err)
+}
+
+func reasonFor(what string, err error) *deny.Reason {
 	var reason *deny.Reason
 	if errors.As(err, &reason) {
 		return reason
 	}
-	return unavailable(r.Method+" "+r.URL.Path, err.Error())
+	return unavailable(what, err.Error())
 }
 
 // Refuse answers a request with a reason.

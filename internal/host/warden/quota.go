@@ -26,6 +26,19 @@ import (
 // may: a runtime that fills its own disk does not stop its gateway's records.
 var gatewayDisk = disk.Size{Bytes: 64 << 20, Inodes: 4096}
 
+// bytesPerToolFile is what one inode of an agent's tools stands for.
+const bytesPerToolFile = 8 << 10
+
+// gatewayDiskFor is gatewayDisk with room for what the agent's tools keep.
+func gatewayDiskFor(t *team.Tools) disk.Size {
+	s := gatewayDisk
+	if t != nil {
+		s.Bytes += t.GatewayDiskBytes()
+		s.Inodes += t.WithDefaults().StorageBytes / bytesPerToolFile
+	}
+	return s
+}
+
 // agentDisk is one of the file systems of an agent.
 type agentDisk struct {
 	disk.Disk
@@ -46,6 +59,7 @@ func (w *Warden) wantedDisks(p layout.Agent, want *team.Agent) []agentDisk {
 	out := w.disksOf(p)
 	l := want.Limits.WithDefaults()
 	out[0].size = disk.Size{Bytes: l.DiskBytes, Inodes: l.Inodes}
+	out[1].size = gatewayDiskFor(want.Tools)
 	return out
 }
 

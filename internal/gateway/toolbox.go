@@ -1,0 +1,178 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/primitive/event"
+	"bulkhead/internal/record"
+	"bulkhead/internal/store"
+	"bulkhead/internal/tool"
+	"bulkhead/internal/tool/toolname"
+)
+
+// systemDB is the agent's store, in Config.Data.
+const systemDB = "system.db"
+
+// toolbox has the agent's tools. They are opened with the gateway when the
+// manifest gives it tools, and with the first call when it has those of
+// messages alone: many agents never use them.
+type toolbox struct {
+	means means
+
+	mu     sync.Mutex
+	closed bool
+	set    *toolset // nil: not open
+}
+
+// toolset is the tools, opened.
+type toolset struct {
+	store  *store.Store
+	calls  *tool.Dispatcher
+	mcp    *mcpDoor
+	events *event.Events // nil: the agent has no such tools
+	ends   []func() error
+}
+
+// has says whether there can be any tool.
+func (b *toolbox) has() bool {
+	return b.means.cfg.Data != "" && (b.means.cfg.Tools != nil || b.means.messages != nil)
+}
+
+// allowed are the groups and names that this agent may call.
+func (b *toolbox) allowed() []string {
+	out := b.means.cfg.Tools.Allowed()
+	if b.means.messages != nil {
+		out = append(out, string(tool.Talk))
+	}
+	return out
+}
+
+// get opens the tools when they are not open yet. What fails is tried again by
+// the next call: a gateway before this one may not have ended yet.
+func (b *toolbox) get(ctx context.Context) (*toolset, *deny.Reason) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch {
+	case b.set != nil:
+		return b.set, nil
+	case b.closed:
+		return nil, away("the gateway is stopping", "")
+	case !b.has():
+		return nil, tool.Refuse(deny.ToolNotAllowed, "tools", "the manifest gives this agent no tools", "add tools: {allow: [mem]} to agents."+b.means.cfg.Agent+" in bulkhead.yaml")
+	}
+	set, err := b.open(context.WithoutCancel(ctx))
+	if err != nil {
+		reason := away("the tools' store cannot be opened: "+err.Error(), "")
+		if errors.Is(err, store.ErrDamaged) {
+			reason = away("the tools' store is damaged", "the operator moves "+systemDB+" of this agent's gateway away (`bulkhead stop`, then its data folder); what can be read of it stays readable with sqlite3 .recover")
+		}
+		b.means.log.Add(b.means.cfg.Agent, record.Tool, systemDB, record.Failed, reason)
+		return nil, reason
+	}
+	b.set = set
+	return set, nil
+}
+
+func away(why, mend string) *deny.Reason {
+	if mend == "" {
+		mend = "try again; when it stays, run `bulkhead logs --gateway` on the host"
+	}
+	r := tool.Refuse(deny.ToolUnavailable, "tools", why, mend)
+	r.RetryAfter = 1
+	return r
+}
+
+func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
+	cfg := b.means.cfg
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	sc := store.Config{Path: filepath.Join(cfg.Data, systemDB), Log: log}
+	rate := toolname.DefaultRate
+	if cfg.Tools != nil {
+		t := cfg.Tools.WithDefaults()
+		sc.Quota, rate = t.MemoryBytes, int(t.RatePerMinute)
+	}
+	st, err := store.Open(ctx, sc)
+	if err != nil {
+		return nil, err
+	}
+	set := &toolset{store: st, ends: []func() error{st.Close}}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, set.close())
+		}
+	}()
+	m := b.means
+	m.store = st
+	allowed := b.allowed()
+	var all []tool.Tool
+	for _, g := range groups {
+		if !slices.ContainsFunc(allowed, func(s string) bool { return s == string(g.name) || toolname.GroupOf(s) == g.name }) {
+			continue
+		}
+		opened, err := g.open(ctx, &m)
+		if err != nil {
+			return nil, fmt.Errorf("tools of %s: %w", g.name, err)
+		}
+		all = append(all, opened.tools...)
+		if opened.stream != nil {
+			set.events = opened.stream
+		}
+		if opened.close != nil {
+			set.ends = append(set.ends, opened.close)
+		}
+	}
+	table, err := tool.NewTable(all...)
+	if err != nil {
+		return nil, err
+	}
+	set.calls = tool.New(tool.Config{
+		Table: table, Journal: journal{st, b.means.log, cfg.Agent}, Allowed: allowed, Rate: rate, Log: log,
+	})
+	set.mcp = newDoor(set.calls)
+	return set, nil
+}
+
+// close ends groups before the store that they use.
+func (s *toolset) close() error {
+	var errs []error
+	for _, end := range slices.Backward(s.ends) {
+		errs = append(errs, end())
+	}
+	return errors.Join(errs...)
+}
+
+func (b *toolbox) close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	if b.set == nil {
+		return nil
+	}
+	set := b.set
+	b.set = nil
+	return set.close()
+}
+
+// journal keeps records in the agent's store, and shows denials and failures to
+// the operator as the other layers do: folded, in the gateway's log.
+type journal struct {
+	*store.Store
+	log   *record.Log
+	agent string
+}
+
+// Write implements tool.Journal.
+func (j journal) Write(ctx context.Context, r record.Record) error {
+	if r.Verdict == record.Denied || r.Verdict == record.Failed {
+		j.log.Add(j.agent, record.Tool, r.Target, r.Verdict, r.Reason)
+	}
+	return j.Store.Write(ctx, r)
+}

@@ -1,0 +1,213 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/gateway/messages"
+	"bulkhead/internal/tool"
+	"bulkhead/internal/tool/toolname"
+)
+
+// Bounds of requests to tools.
+const (
+	maxToolBodies = 64 << 20         // of all that are being served
+	bodyTime      = 60 * time.Second // in which a body has to come
+)
+
+// Version is what GET /health says.
+const Version = "1"
+
+type callerKey struct{}
+
+// withCaller is a context in which a request's caller is known: whoever lets a
+// request in says so by it.
+func withCaller(ctx context.Context, who tool.Caller) context.Context {
+	return context.WithValue(ctx, callerKey{}, who)
+}
+
+// caller says who calls, as [Server.authenticated] found.
+func caller(ctx context.Context) tool.Caller {
+	who, _ := ctx.Value(callerKey{}).(tool.Caller)
+	return who
+}
+
+// registerTools adds the endpoints of tools that want a token.
+func (s *Server) registerTools(mux *http.ServeMux) {
+	mux.HandleFunc("POST /v1/tools/{name}", s.callTool)
+	mux.HandleFunc("GET /v1/tools", s.listTools)
+	mux.HandleFunc("GET /tools", s.listTools)
+	mux.HandleFunc("GET /v1/events:stream", s.streamEvents)
+	mux.HandleFunc("/mcp", s.serveMCP)
+	mux.HandleFunc("POST /mcp/stdio", s.serveStdio)
+}
+
+// callTool answers POST /v1/tools/{name}: the body is the input, the answer the
+// tool's.
+func (s *Server) callTool(w http.ResponseWriter, r *http.Request) {
+	set, reason := s.tools.get(r.Context())
+	if reason != nil {
+		messages.Refuse(w, reason)
+		return
+	}
+	call, reason := set.calls.Admit(r.Context(), caller(r.Context()), r.PathValue("name"))
+	if reason != nil {
+		messages.Refuse(w, reason)
+		return
+	}
+	body, give, reason := s.bodies.read(w, r, r.PathValue("name"), call.MaxInput())
+	if reason != nil {
+		messages.Refuse(w, call.Refuse(r.Context(), reason))
+		return
+	}
+	defer give()
+	answer, reason := call.Run(r.Context(), body)
+	if reason != nil {
+		messages.Refuse(w, reason)
+		return
+	}
+	writeJSON(w, append(answer, '\n'))
+}
+
+// streamEvents answers GET /v1/events:stream?topic=T&subscription=S. It is
+// decided, counted and written down as one call of events_poll, which it is for
+// as long as it lasts.
+func (s *Server) streamEvents(w http.ResponseWriter, r *http.Request) {
+	set, reason := s.tools.get(r.Context())
+	if reason != nil {
+		messages.Refuse(w, reason)
+		return
+	}
+	q := r.URL.Query()
+	in := map[string]string{"topic": q.Get("topic")}
+	if sub := q.Get("subscription"); sub != "" {
+		in["subscription"] = sub
+	}
+	input, err := json.Marshal(in)
+	if err != nil {
+		messages.Refuse(w, cut("events_poll", err))
+		return
+	}
+	call, reason := set.calls.Admit(r.Context(), caller(r.Context()), "events_poll")
+	if reason == nil {
+		reason = call.Serve(r.Context(), input, func(c *tool.Call) error {
+			return set.events.ServeStream(w, r, c.In.String("topic"), c.In.String("subscription"))
+		})
+	}
+	if reason != nil {
+		messages.Refuse(w, reason)
+	}
+}
+
+// shownTool is a tool as GET /v1/tools lists it.
+type shownTool struct {
+	Name        string         `json:"name"`
+	Group       tool.Group     `json:"group"`
+	Description string         `json:"description"`
+	InputSchema map[string]any `json:"inputSchema"`
+}
+
+// listTools answers GET /v1/tools, and GET /tools with the names as older
+// clients know them.
+func (s *Server) listTools(w http.ResponseWriter, r *http.Request) {
+	set, reason := s.tools.get(r.Context())
+	if reason != nil && reason.Code != deny.ToolNotAllowed {
+		messages.Refuse(w, reason)
+		return
+	}
+	out := []shownTool{}
+	if set != nil {
+		for _, t := range set.calls.Tools() {
+			name := t.Name
+			if r.URL.Path == "/tools" {
+				name = tool.Prefix + name
+			}
+			out = append(out, shownTool{name, t.Group, t.Summary, t.Schema()})
+		}
+	}
+	body, err := json.Marshal(map[string]any{"tools": out})
+	if err != nil { // a table is text and numbers
+		http.Error(w, "tools", http.StatusInternalServerError)
+		return
+	}
+	writeJSON(w, append(body, '\n'))
+}
+
+// serveHealth answers GET /health, which wants no token and says nothing of the
+// agent's.
+func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
+	n := 0
+	for _, a := range s.tools.allowed() {
+		if names := toolname.Of(tool.Group(a)); names != nil {
+			n += len(names)
+		} else {
+			n++
+		}
+	}
+	body, err := json.Marshal(map[string]any{"status": "ok", "version": Version, "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "tools": n})
+	if err != nil {
+		http.Error(w, "health", http.StatusInternalServerError)
+		return
+	}
+	writeJSON(w, append(body, '\n'))
+}
+
+func writeJSON(w http.ResponseWriter, body []byte) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	_, _ = w.Write(body) // #nosec G705 -- JSON, said to be, with nosniff; a client that left is none of ours
+}
+
+// bodies bounds the memory that bodies of all requests to tools take.
+type bodies struct{ free *semaphore.Weighted }
+
+func newBodies() bodies { return bodies{semaphore.NewWeighted(maxToolBodies)} }
+
+// read takes a body of at most limit bytes. give returns its share of the
+// memory.
+func (b bodies) read(w http.ResponseWriter, r *http.Request, what string, limit int64) (body []byte, give func(), reason *deny.Reason) {
+	limit = min(limit, maxToolBodies)
+	size := r.ContentLength
+	if size > limit {
+		return nil, nil, tool.TooLarge(what, limit)
+	}
+	if size < 0 {
+		size = limit
+	}
+	if err := b.free.Acquire(r.Context(), size); err != nil {
+		return nil, nil, cut(what, err)
+	}
+	give = func() { b.free.Release(size) }
+	until := http.NewResponseController(w)
+	_ = until.SetReadDeadline(time.Now().Add(bodyTime)) // not every transport has one
+	var err error
+	if r.ContentLength >= 0 {
+		body = make([]byte, size)
+		_, err = io.ReadFull(r.Body, body)
+	} else {
+		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	}
+	_ = until.SetReadDeadline(time.Time{})
+	if err == nil {
+		return body, give, nil
+	}
+	give()
+	if over := (*http.MaxBytesError)(nil); errors.As(err, &over) {
+		return nil, nil, tool.TooLarge(what, limit)
+	}
+	return nil, nil, cut(what, err)
+}
+
+func cut(what string, err error) *deny.Reason {
+	return tool.Refuse(deny.ToolInvalid, what, "the body ended early: "+err.Error(), "send as many bytes as Content-Length says")
+}

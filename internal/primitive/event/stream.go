@@ -1,0 +1,67 @@
+package event
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"time"
+)
+
+// quietAfter is when a comment shows that a stream lives.
+const quietAfter = 15 * time.Second
+
+// ServeStream sends the events of a subscription as server-sent events (WHATWG
+// HTML, 9.2) until the client leaves. Each moves the subscription on before it
+// is sent. Whoever calls it has decided that this may be.
+func (e *Events) ServeStream(w http.ResponseWriter, r *http.Request, topic, sub string) error {
+	q := query{topic: topic, sub: sub, limit: maxPolled, after: -1}
+	fresh := e.next()
+	first, err := e.read(r.Context(), q, nil)
+	if err != nil {
+		return err
+	}
+	h := w.Header()
+	h.Set("Content-Type", "text/event-stream")
+	h.Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusOK)
+	out := http.NewResponseController(w)
+	text := append([]byte(": stream\n\n"), encode(first.Messages)...)
+	for {
+		if _, err := w.Write(text); err != nil || out.Flush() != nil {
+			return nil // the client left
+		}
+		timer := time.NewTimer(quietAfter)
+		select {
+		case <-r.Context().Done():
+			timer.Stop()
+			return nil
+		case <-fresh:
+		case <-timer.C:
+		}
+		timer.Stop()
+		fresh = e.next()
+		next, err := e.read(r.Context(), q, nil)
+		if err != nil {
+			return nil // the subscription was ended, or the store is closing: so is the stream
+		}
+		if text = encode(next.Messages); len(text) == 0 {
+			text = []byte(": quiet\n\n")
+		}
+	}
+}
+
+func encode(list []Message) []byte {
+	var b bytes.Buffer
+	for i := range list {
+		line, err := json.Marshal(list[i]) // compact: an event ends at a line's end
+		if err != nil {
+			continue // only what was JSON before
+		}
+		b.WriteString("event: message\nid: ")
+		b.WriteString(list[i].ID)
+		b.WriteString("\ndata: ")
+		b.Write(line)
+		b.WriteString("\n\n")
+	}
+	return b.Bytes()
+}

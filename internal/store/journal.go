@@ -1,0 +1,86 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
+)
+
+// line is one record on its way. A zero rank is that of a record which is
+// counted when there is no room.
+type line struct {
+	text []byte // JSON, without the line's end
+	rank rank
+}
+
+// rank says what becomes of a record when the spool has no room.
+type rank int
+
+const (
+	counted rank = iota // of a denial or a read: counted
+	effect              // of an effect in this store, or a call that begins: refused
+	ending              // of a call that was written down as started: may use the reserve, then counted
+)
+
+// encode makes a line of a record as one of an effect.
+func encode(r record.Record) line {
+	text, err := json.Marshal(r)
+	if err != nil {
+		// Only an Input that is no JSON does not encode.
+		r.Input, r.Detail = nil, "the record could not be encoded: "+err.Error()
+		text, _ = json.Marshal(r)
+	}
+	return line{text, effect}
+}
+
+// Write implements tool.Journal.
+func (s *Store) Write(ctx context.Context, r record.Record) error {
+	l := encode(r)
+	switch r.Verdict {
+	case record.Denied:
+		l.rank = counted
+	case record.Started:
+	case record.Allowed, record.Failed:
+		l.rank = ending
+	}
+	return s.do(ctx, &op{record: &l})
+}
+
+// Note implements tool.Journal. When too much waits for the disk already, it
+// waits until that is there.
+func (s *Store) Note(r record.Record) {
+	l := encode(r)
+	l.rank = counted
+	s.mu.Lock()
+	if len(s.notes) >= maxNotes {
+		s.mu.Unlock()
+		_ = s.do(context.Background(), &op{record: &l}) // a read has no way to refuse; the log says that the disk fails
+		return
+	}
+	s.notes = append(s.notes, l.text)
+	first := len(s.notes) == 1
+	s.mu.Unlock()
+	if first {
+		tell(s.note)
+	}
+}
+
+// keep has notes that could not be written tried again with the next
+// transaction.
+func (s *Store) keep(notes [][]byte) {
+	if len(notes) == 0 {
+		return
+	}
+	s.mu.Lock()
+	s.notes = append(notes, s.notes...)
+	s.notes = s.notes[:min(len(s.notes), 2*maxNotes)]
+	s.mu.Unlock()
+	tell(s.note)
+}
+
+// full is what an effect is told when its record finds no room.
+func full() *deny.Reason {
+	return unavailable("the records of earlier calls wait for the audit, and there is no room for more")
+}
