@@ -88,15 +88,19 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 			return
 		}
 		switch m.Verb {
-		case wire.VerbDial:
+		case wire.VerbDial, wire.VerbAddresses:
 			var q wire.DialRequest
 			if json.Unmarshal(m.Body, &q) != nil {
 				return
 			}
+			answer := s.dial
+			if m.Verb == wire.VerbAddresses {
+				answer = s.addresses
+			}
 			slots <- struct{}{}
 			work.Go(func() {
 				defer func() { <-slots }()
-				s.dial(ctx, c, m.ID, q)
+				answer(ctx, c, m.ID, q)
 			})
 		case wire.VerbSocket:
 			var q wire.Connected

@@ -98,6 +98,7 @@ func TestProtocolContract(t *testing.T) {
 	d(VerbConnected, Connected{Address: netip.MustParseAddrPort("203.0.113.7:443")})
 	d(VerbDenied, Denied{Reason: reason})
 	d(VerbSocket, struct{}{})
+	d(VerbAddresses, Answer{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.7")}})
 	p := func(verb string, body any) { add(PinProtocol, PinVersion, 1, verb, body) }
 	p(VerbPin, DialRequest{Host: "api.example.com", Port: 443})
 	p(VerbPinned, Pinned{Addresses: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:443")}, Expires: expires, Stale: true, Age: time.Minute})
