@@ -56,7 +56,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		return err
 	}
 	defer func() { _ = cf.Close() }()
-	spec := byEngine(&a.Agent, a.weaker(gatewaySpec(&a.Agent, a.programs())))
+	spec := byEngine(&a.Agent, a.weaker(withTrust(gatewaySpec(&a.Agent, a.programs()), &a.Agent)))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
