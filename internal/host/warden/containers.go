@@ -51,6 +51,9 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	if a.adapter != nil {
 		cfg.AdapterSocket, cfg.AdapterToken, cfg.Data = insideAdapter+"/adapter.sock", a.adapter.token(a.Place.Name), insideData
 	}
+	if a.Code != "" {
+		cfg.CodeSocket = insideProc + codeSocket
+	}
 	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err

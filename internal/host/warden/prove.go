@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/prove"
 	"bulkhead/internal/wire"
@@ -107,6 +108,8 @@ func (a *agentRun) roleOf(group string, pid int) (engine.Role, error) {
 	switch {
 	case group == gatewayName:
 		return engine.RoleGateway, nil
+	case strings.HasPrefix(group, launcher.CodePrefix): // a cell under every engine
+		return engine.RoleRun, nil
 	case a.relayed(runtimeName) && group != gatewayName:
 		return "", nil // gVisor's own processes, by gVisor's own filter (docs/contracts/prove.md)
 	case group == runtimeName:
