@@ -48,7 +48,7 @@ const maxPrinted = 8 << 20
 func For(s *engine.Spec) Profile {
 	l := s.Limits.WithDefaults()
 	p := Profile{
-		Role: s.Role, NoFile: l.NoFile, Core: l.CoreBytes,
+		Role: s.Role, NoFile: l.NoFile, Core: l.CoreBytes, FileSize: l.FileBytes,
 		Seccomp: s.Has(engine.MechSeccomp), Landlock: s.Has(engine.MechLandlock),
 		DropCaps: s.Has(engine.MechCaps), NoNewPrivs: s.Has(engine.MechNoNewPrivs),
 		AcceptWeaker: s.Accepts(engine.MechLandlock),

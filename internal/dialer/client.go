@@ -80,10 +80,19 @@ func describe(what wire.DialRequest, err error) error {
 }
 
 func (c *Client) ask(ctx context.Context, verb string, body any) (*os.File, wire.Connected, error) {
+	r, err := c.exchange(ctx, verb, body)
+	if err != nil {
+		return nil, wire.Connected{}, err
+	}
+	return read(r)
+}
+
+// exchange sends one request and waits for its answer.
+func (c *Client) exchange(ctx context.Context, verb string, body any) (reply, error) {
 	answer := make(chan reply, 1)
 	id, err := c.send(verb, body, answer)
 	if err != nil {
-		return nil, wire.Connected{}, err
+		return reply{}, err
 	}
 	var r reply
 	select {
@@ -94,14 +103,11 @@ func (c *Client) ask(ctx context.Context, verb string, body any) (*os.File, wire
 		delete(c.waiting, id)
 		c.mu.Unlock()
 		if open {
-			return nil, wire.Connected{}, ctx.Err()
+			return reply{}, ctx.Err()
 		}
 		r = <-answer // it was on its way: take it, so that no descriptor is lost
 	}
-	if r.err != nil {
-		return nil, wire.Connected{}, r.err
-	}
-	return read(r)
+	return r, r.err
 }
 
 func read(r reply) (*os.File, wire.Connected, error) {
@@ -122,11 +128,7 @@ func read(r reply) (*os.File, wire.Connected, error) {
 		}
 		return keep, to, nil
 	case r.m.Verb == wire.VerbDenied:
-		var d wire.Denied
-		if err := json.Unmarshal(r.m.Body, &d); err != nil {
-			return nil, wire.Connected{}, fmt.Errorf("dialer: answer: %w", err)
-		}
-		return nil, wire.Connected{}, &d.Reason
+		return nil, wire.Connected{}, denied(r.m)
 	}
 	return nil, wire.Connected{}, fmt.Errorf("dialer: answer %q with %d descriptors", r.m.Verb, len(r.files))
 }

@@ -311,3 +311,30 @@ func TestTheNumberOfOpenConnectionsIsBounded(t *testing.T) {
 		hello(t, c, "good")
 	}
 }
+
+func TestTellsTheAddressesThatItWouldDial(t *testing.T) {
+	dir := t.TempDir()
+	w := startWarden(t, filepath.Join(dir, "pin.sock"))
+	life := time.Now().Add(time.Minute)
+	w.mu.Lock()
+	w.pins["two"] = wire.Pinned{Addresses: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:443"), netip.MustParseAddrPort("[2001:db8::7]:443")}, Expires: life}
+	w.pins["behind"] = wire.Pinned{Addresses: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:3128")}, Expires: life, Via: &wire.Via{Proxy: "proxy:3128", Target: "behind:443"}}
+	w.mu.Unlock()
+	c := startBounded(t, dir, dialer.Config{Gateway: me(), Connections: 100, Relay: true})
+	for range 2 {
+		got, err := c.Addresses(t.Context(), "two", 443)
+		if err != nil || len(got) != 2 || got[0].String() != "203.0.113.7" || got[1].String() != "2001:db8::7" {
+			t.Fatalf("%v %v", got, err)
+		}
+	}
+	if n := w.count(); n != 1 {
+		t.Errorf("the warden was asked %d times", n)
+	}
+	if _, err := c.Addresses(t.Context(), "evil", 443); code(err) != deny.NotListed {
+		t.Error(err)
+	}
+	// The proxy's own address is nobody's business.
+	if got, err := c.Addresses(t.Context(), "behind", 443); code(err) != deny.NameUnresolved || got != nil {
+		t.Errorf("%v %v", got, err)
+	}
+}

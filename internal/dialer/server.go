@@ -93,12 +93,12 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 			return
 		}
 		switch m.Verb {
-		case wire.VerbDial:
+		case wire.VerbDial, wire.VerbAddresses:
 			var q wire.DialRequest
 			if json.Unmarshal(m.Body, &q) != nil {
 				return
 			}
-			one := job{m.ID, q}
+			one := job{m.ID, m.Verb, q}
 			select {
 			case jobs <- one: // somebody is idle
 				continue
@@ -107,9 +107,9 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 			if workers < maxWorkers {
 				workers++
 				work.Go(func() {
-					s.dial(ctx, c, one)
+					s.answer(ctx, c, one)
 					for one := range jobs {
-						s.dial(ctx, c, one)
+						s.answer(ctx, c, one)
 					}
 				})
 				continue
@@ -117,7 +117,7 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 			slots <- struct{}{}
 			work.Go(func() {
 				defer func() { <-slots }()
-				s.dial(ctx, c, one)
+				s.answer(ctx, c, one)
 			})
 		case wire.VerbSocket:
 			var q wire.Connected
@@ -131,8 +131,17 @@ func (s *server) serve(ctx context.Context, c *wire.Conn) {
 
 // job is one question of a gateway's.
 type job struct {
-	id uint64
-	q  wire.DialRequest
+	id   uint64
+	verb string
+	q    wire.DialRequest
+}
+
+func (s *server) answer(ctx context.Context, c *wire.Conn, one job) {
+	if one.verb == wire.VerbAddresses {
+		s.addresses(ctx, c, one.id, one.q)
+		return
+	}
+	s.dial(ctx, c, one)
 }
 
 func (s *server) dial(ctx context.Context, c *wire.Conn, one job) {

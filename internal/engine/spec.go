@@ -137,6 +137,9 @@ type Limits struct {
 	PIDs        int64  `json:"pids,omitempty"`
 	NoFile      uint64 `json:"noFile,omitempty"` // RLIMIT_NOFILE
 	CoreBytes   uint64 `json:"coreBytes"`        // RLIMIT_CORE; 0 is the default and means no core file
+	// FileBytes is RLIMIT_FSIZE, the size of one file; 0 leaves that to what
+	// the file lies on. The podman engine does not know it.
+	FileBytes uint64 `json:"fileBytes,omitempty"`
 }
 
 // DefaultLimits are used for every field that is zero.

@@ -14,4 +14,7 @@ type Agent struct {
 	// Messages says that its team has an adapter, to which its gateway gets a
 	// socket.
 	Messages bool
+	// Code is the image in which its gateway has code run (tools.code.image);
+	// empty: none runs.
+	Code string
 }

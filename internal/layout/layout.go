@@ -173,6 +173,13 @@ func (a Agent) AdapterDir() string { return filepath.Join(a.Run, "adapter") }
 // socket there, mode 0660, group the gateway's id.
 func (a Agent) AdapterSocket() string { return filepath.Join(a.AdapterDir(), "adapter.sock") }
 
+// ProcDir is mounted read-only into the gateway; it holds proc.sock.
+func (a Agent) ProcDir() string { return filepath.Join(a.Run, "proc") }
+
+// ProcSocket is where the gateway has its launcher run code, mode 0660, group
+// the gateway's id.
+func (a Agent) ProcSocket() string { return filepath.Join(a.ProcDir(), "proc.sock") }
+
 // OperatorSocket is where the warden speaks to the adapter for operators. It is
 // in the adapter's own Control, which only root can enter.
 func (a Agent) OperatorSocket() string { return filepath.Join(a.Control(), "operator.sock") }

@@ -49,6 +49,7 @@ func TestProtocolContract(t *testing.T) {
 		{DialerProtocol, DialerVersion},
 		{PinProtocol, PinVersion},
 		{ResolverProtocol, ResolverVersion},
+		{CodeProtocol, CodeVersion},
 	} {
 		add(p.name, p.version, 0, VerbHello, Hello{Protocol: p.name, Version: p.version, Build: "b1"})
 	}
@@ -100,6 +101,12 @@ func TestProtocolContract(t *testing.T) {
 	d(VerbConnected, Connected{Address: netip.MustParseAddrPort("203.0.113.7:443")})
 	d(VerbDenied, Denied{Reason: reason})
 	d(VerbSocket, struct{}{})
+	d(VerbAddresses, Answer{Addresses: []netip.Addr{netip.MustParseAddr("203.0.113.7")}})
+	k := func(verb string, body any) { add(CodeProtocol, CodeVersion, 1, verb, body) }
+	k(VerbRunCode, CodeRequest{Language: "python", Code: "print(1)", Limits: CodeLimits{Millis: 30_000}})
+	k(VerbStarted, CodeStarted{Container: "code-abc"})
+	k(VerbKillCode, struct{}{})
+	k(VerbExited, CodeExited{Code: 137, Signal: "killed", TimedOut: true, Microsecs: 30_000_000})
 	p := func(verb string, body any) { add(PinProtocol, PinVersion, 1, verb, body) }
 	p(VerbPin, DialRequest{Host: "api.example.com", Port: 443})
 	p(VerbPinned, Pinned{Addresses: []netip.AddrPort{netip.MustParseAddrPort("203.0.113.7:443")}, Expires: expires, Stale: true, Age: time.Minute})

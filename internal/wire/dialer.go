@@ -24,7 +24,11 @@ const (
 	// VerbSocket asks for a TCP socket that is not connected, for attacks that
 	// aim a passed socket elsewhere. It gives nothing away: the kernel judges
 	// every packet of it by the dialer's id. A dialer that relays refuses it.
-	VerbSocket    = "socket"
+	VerbSocket = "socket"
+	// VerbAddresses asks where VerbDial would connect to. Request [DialRequest];
+	// answer VerbAddresses [Answer], or VerbDenied. It pins as VerbDial does. A
+	// destination behind an upstream proxy is denied: the proxy resolves it.
+	VerbAddresses = "addresses"
 	VerbConnected = "connected"
 	VerbDenied    = "denied"
 )

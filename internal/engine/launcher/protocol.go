@@ -23,6 +23,7 @@ const (
 	verbKill     = "kill"     // [named] -> [cell.Exit]
 	verbList     = "list"     // -> verbContainer per container, with a pidfd when running; then verbOK
 	verbWatch    = "watch"    // -> verbEvent until either side closes
+	verbCode     = "code"     // [CodeConfig] with the listening socket of layout.Agent.ProcSocket -> verbOK; replaces the former
 	verbShutdown = "shutdown" // -> verbOK once every container is dead
 
 	verbOK        = "ok"

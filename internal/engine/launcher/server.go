@@ -26,6 +26,9 @@ type server struct {
 	down     chan struct{} // closed by a shutdown
 	once     sync.Once
 	wg       sync.WaitGroup // connections
+
+	codeMu sync.Mutex
+	code   *codeServer // nil: nobody's code is run
 }
 
 func newServer(cfg Config) (*server, error) {
@@ -107,7 +110,10 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		return s.list(ctx, conn, m.ID)
 	case verbWatch:
 		return s.watch(ctx, conn)
+	case verbCode:
+		return s.serveCode(conn, m, files)
 	case verbShutdown:
+		s.replaceCode(nil)
 		err := s.all.shutdown()
 		if err == nil {
 			err = conn.Send(m.ID, verbOK, struct{}{})

@@ -39,6 +39,9 @@ type Config struct {
 	// DialerSocket is the path, as the gateway sees it, of
 	// layout.Agent.DialerSocket.
 	DialerSocket string `json:"dialerSocket"`
+	// CodeSocket is the path, as the gateway sees it, of
+	// layout.Agent.ProcSocket. Empty: no code runs for the agent.
+	CodeSocket string `json:"codeSocket,omitempty"`
 	// AdapterSocket is the path, as the gateway sees it, of the agent's own
 	// socket at the team's adapter, and AdapterToken what it is opened with.
 	// Empty: the agent has no messages.

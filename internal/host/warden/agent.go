@@ -56,8 +56,9 @@ func (a *agentRun) digest() string {
 	raw, err := json.Marshal(struct {
 		Want     string
 		IDs      layout.IDs
-		Messages bool `json:",omitempty"`
-	}{a.Want.Digest(), a.IDs, a.Messages})
+		Messages bool   `json:",omitempty"`
+		Code     string `json:",omitempty"`
+	}{a.Want.Digest(), a.IDs, a.Messages, a.Code})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}
@@ -102,6 +103,7 @@ func (a *agentRun) folders() error {
 		tree.Entry{Path: a.Place.DialerDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.PinDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.AdapterDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.ProcDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.Conf(), Mode: 0o755},
 	); err != nil {
 		return err
@@ -199,6 +201,9 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 		return err
 	}
 	if err := a.ensureLauncher(ctx); err != nil {
+		return err
+	}
+	if err := a.ensureCode(ctx); err != nil {
 		return err
 	}
 	// Written before containers start: a token that a container knows and we

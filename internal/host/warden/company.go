@@ -79,12 +79,9 @@ const (
 	insideCA  = "/run/ca"
 )
 
-// authorities are the lists that the runtime is shown, by path below conf; none
-// without caFiles.
+// authorities are the lists that the runtime is shown, none without caFiles, and
+// the one that its gateway is, by path below conf.
 func (a *agentRun) authorities() (map[string]string, error) {
-	if len(a.Want.CAFiles) == 0 {
-		return nil, nil
-	}
 	var company []byte
 	for _, f := range a.Want.CAFiles {
 		one, err := trust.Company(f.Path)
@@ -93,6 +90,10 @@ func (a *agentRun) authorities() (map[string]string, error) {
 		}
 		company = append(company, one...)
 	}
+	files, err := a.gatewayAuthorities(company)
+	if err != nil || len(company) == 0 {
+		return files, err
+	}
 	image, err := trust.Image(rootfsOf(a.w.host, &a.Agent))
 	if err != nil {
 		return nil, fmt.Errorf("warden: the image's own list of certificate authorities: %w", err)
@@ -100,7 +101,10 @@ func (a *agentRun) authorities() (map[string]string, error) {
 	if err := tree.MakeAll(tree.Entry{Path: filepath.Join(a.Place.Conf(), caFolder), Mode: 0o755}); err != nil {
 		return nil, err
 	}
-	files := map[string]string{filepath.Join(caFolder, caCompany): string(company)}
+	if files == nil {
+		files = map[string]string{}
+	}
+	files[filepath.Join(caFolder, caCompany)] = string(company)
 	all := filepath.Join(caFolder, caAll)
 	if len(image) > 0 {
 		files[all] = string(slices.Concat(image, company))

@@ -51,12 +51,15 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	if a.adapter != nil {
 		cfg.AdapterSocket, cfg.AdapterToken, cfg.Data = insideAdapter+"/adapter.sock", a.adapter.token(a.Place.Name), insideData
 	}
+	if a.Code != "" {
+		cfg.CodeSocket = insideProc + codeSocket
+	}
 	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = cf.Close() }()
-	spec := byEngine(&a.Agent, a.weaker(gatewaySpec(&a.Agent, a.programs())))
+	spec := byEngine(&a.Agent, a.weaker(withTrust(gatewaySpec(&a.Agent, a.programs()), &a.Agent)))
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}

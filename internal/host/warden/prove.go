@@ -11,6 +11,7 @@ import (
 
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine"
+	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/prove"
 	"bulkhead/internal/wire"
@@ -129,6 +130,8 @@ func (a *agentRun) roleOf(group string, pid int) (engine.Role, error) {
 	switch {
 	case group == gatewayName:
 		return engine.RoleGateway, nil
+	case strings.HasPrefix(group, launcher.CodePrefix): // a cell under every engine
+		return engine.RoleRun, nil
 	case a.relayed(runtimeName) && group != gatewayName:
 		return "", nil // gVisor's own processes, by gVisor's own filter (docs/contracts/prove.md)
 	case group == runtimeName:

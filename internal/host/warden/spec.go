@@ -153,6 +153,9 @@ func gatewaySpec(a *host.Agent, programs string) engine.Spec {
 	if a.Messages {
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.AdapterDir(), Target: insideAdapter})
 	}
+	if a.Code != "" {
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.ProcDir(), Target: insideProc})
+	}
 	return s
 }
 

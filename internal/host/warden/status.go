@@ -200,7 +200,7 @@ func (a *agentRun) containers(ctx context.Context) []wire.ContainerStatus {
 			out[i].MemoryBytes = a.w.memoryOf(cgroupOf(&a.Agent, c.Name))
 		}
 	}
-	return out
+	return append(out, a.codeContainers(list)...)
 }
 
 // peekDialer says whether the dialer runs without waiting for whoever changes

@@ -1,0 +1,308 @@
+package proc
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/tool"
+)
+
+// Bounds of the schedule.
+const (
+	maxTasks     = 32
+	maxTaskInput = 64 << 10 // bytes of one task's input
+	makeUp       = time.Hour
+	// look is how often the clock is looked at, at least: it may be set.
+	look = time.Minute
+)
+
+// Caller calls a tool as somebody ([tool.Dispatcher.Call]).
+type Caller func(ctx context.Context, who tool.Caller, name string, input []byte) (json.RawMessage, *deny.Reason)
+
+// schedule calls tasks when their time comes.
+type schedule struct {
+	cfg     Config
+	changed chan struct{} // has one when a task was added
+
+	mu      sync.Mutex // guards busy, and changes of what cfg.Tasks holds
+	busy    map[string]bool
+	working sync.WaitGroup
+}
+
+func newSchedule(cfg Config) *schedule {
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &schedule{cfg: cfg, changed: make(chan struct{}, 1), busy: map[string]bool{}}
+}
+
+// run calls what is due until ctx ends.
+func (s *schedule) run(ctx context.Context) error {
+	if s.cfg.Tasks == nil {
+		<-ctx.Done()
+		return nil
+	}
+	defer s.working.Wait()
+	for {
+		wait, err := s.due(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != nil {
+			s.cfg.Log.ErrorContext(ctx, "the schedule cannot be read", "error", err)
+			wait = look
+		}
+		t := time.NewTimer(min(wait, look))
+		select {
+		case <-t.C:
+		case <-s.changed:
+		case <-ctx.Done():
+		}
+		t.Stop()
+	}
+}
+
+// due begins every task whose time has come, and says when the next one's does.
+func (s *schedule) due(ctx context.Context) (time.Duration, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list, err := s.cfg.Tasks.All(ctx)
+	if err != nil {
+		return 0, err
+	}
+	now := s.cfg.Now()
+	wait := look
+	for _, t := range list {
+		at, next, err := t.times(now)
+		if err != nil { // it was parsed when it was taken
+			s.cfg.Log.ErrorContext(ctx, "a task cannot be read", "task", t.ID, "error", err)
+			continue
+		}
+		wait = min(wait, next.Sub(now))
+		if at.IsZero() {
+			continue
+		}
+		t.Last = at
+		if s.busy[t.ID] {
+			if err := s.cfg.Tasks.Put(ctx, t); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		t.Runs++
+		if err := s.cfg.Tasks.Put(ctx, t); err != nil { // before the call: no time is used twice
+			return 0, err
+		}
+		s.busy[t.ID] = true
+		s.working.Go(func() { s.call(ctx, t) })
+	}
+	return max(wait, 0), nil
+}
+
+// times gives the latest time of the task that has come and was not used, zero
+// when there is none, and the next one.
+func (t Task) times(now time.Time) (due, next time.Time, err error) {
+	c, err := ParseCron(t.Expression)
+	if err != nil {
+		return due, next, err
+	}
+	from := t.Created
+	if t.Last.After(from) {
+		from = t.Last
+	}
+	if from.After(now) { // the clock was set back: nothing is due that was
+		return due, c.Next(from), nil
+	}
+	if oldest := now.Add(-makeUp); from.Before(oldest) {
+		from = oldest
+	}
+	for next = c.Next(from); !next.IsZero() && !next.After(now); next = c.Next(next) {
+		due = next
+	}
+	if next.IsZero() {
+		return due, next, errors.New("it has no next time")
+	}
+	return due, next, nil
+}
+
+// call makes one call, as the task's owner.
+func (s *schedule) call(ctx context.Context, t Task) {
+	err := s.good(t.Owner)
+	if err == nil {
+		if _, reason := s.cfg.Call(ctx, t.Owner, t.Tool, t.Input); reason != nil {
+			err = reason
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.busy, t.ID)
+	if err == nil {
+		return
+	}
+	s.cfg.Log.WarnContext(ctx, "a scheduled call failed", "task", t.ID, "tool", t.Tool, "error", err)
+	list, err := s.cfg.Tasks.All(ctx)
+	for _, o := range list {
+		if o.ID == t.ID {
+			o.Failed++
+			err = s.cfg.Tasks.Put(ctx, o)
+		}
+	}
+	if err != nil {
+		s.cfg.Log.ErrorContext(ctx, "the schedule cannot be written", "task", t.ID, "error", err)
+	}
+}
+
+// good says whether the owner may still call tools.
+func (s *schedule) good(who tool.Caller) error {
+	if s.cfg.Good != nil {
+		return s.cfg.Good(who)
+	}
+	if who.Token != "" {
+		return errors.New("nobody can say whether its owner's token is still good")
+	}
+	return nil
+}
+
+func (s *schedule) tool() tool.Tool {
+	return tool.Tool{
+		Name: "proc_schedule", Group: tool.Code, Effect: true, Run: s.change,
+		Summary: "Have a tool called at the times of a cron expression (minute hour day month weekday, UTC), as yourself; answers a taskId. " +
+			"action list shows your tasks, action delete ends one.",
+		Fields: []tool.Field{
+			{Name: "action", Type: tool.String, Enum: []string{"create", "list", "delete"}, Default: "create", Shown: true},
+			{Name: "expression", Aliases: []string{"cron"}, Type: tool.String, Max: maxExpression, Shown: true, Doc: "of create: like 0 7 * * mon-fri"},
+			{Name: "tool", Type: tool.String, Max: 64, Shown: true, Doc: "of create: the name of a tool"},
+			{Name: "input", Type: tool.Object, Max: maxTaskInput, Doc: "of create: the tool's input"},
+			{Name: "taskId", Type: tool.String, Max: 64, Shown: true, Doc: "of delete"},
+		},
+	}
+}
+
+// Scheduled is a task as its owner sees it.
+type Scheduled struct {
+	TaskID     string    `json:"taskId"`
+	Expression string    `json:"expression"`
+	Tool       string    `json:"tool"`
+	Next       time.Time `json:"next"`
+	Last       time.Time `json:"last,omitzero"`
+	Runs       int64     `json:"runs"`
+	Failed     int64     `json:"failed"`
+}
+
+func (s *schedule) change(ctx context.Context, c *tool.Call) (any, error) {
+	if s.cfg.Tasks == nil {
+		return nil, tool.Refuse(deny.ToolUnavailable, c.What(), "this gateway keeps no schedule", "give the agent a disk for its tools")
+	}
+	switch c.In.String("action") {
+	case "list":
+		return s.list(ctx, c)
+	case "delete":
+		return s.remove(ctx, c)
+	}
+	return s.create(ctx, c)
+}
+
+func (s *schedule) create(ctx context.Context, c *tool.Call) (any, error) {
+	now := s.cfg.Now()
+	t := Task{
+		ID: "t-" + strings.ToLower(rand.Text()[:12]), Expression: c.In.String("expression"), Tool: strings.TrimPrefix(c.In.String("tool"), tool.Prefix),
+		Input: c.In.Raw("input"), Owner: c.Caller, Created: now.UTC(),
+	}
+	var faults []deny.Field
+	cron, err := ParseCron(t.Expression)
+	if err != nil {
+		faults = append(faults, deny.Field{Name: "expression", Why: err.Error()})
+	}
+	switch t.Tool {
+	case "":
+		faults = append(faults, deny.Field{Name: "tool", Why: "it is missing"})
+	case "proc_schedule":
+		faults = append(faults, deny.Field{Name: "tool", Why: "a task does not make tasks"})
+	}
+	if len(faults) > 0 {
+		r := tool.Refuse(deny.ToolInvalid, c.What(), "the input is not what this tool takes", "mend the fields that are named")
+		r.Fields = faults
+		return nil, r
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list, err := s.cfg.Tasks.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(list) >= maxTasks {
+		return nil, tool.Refuse(deny.ToolQuota, c.What(), fmt.Sprintf("the agent has %d tasks, as many as it may", maxTasks), "delete one; action list shows them")
+	}
+	if err := c.Begin(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.cfg.Tasks.Put(ctx, t); err != nil {
+		return nil, err
+	}
+	select {
+	case s.changed <- struct{}{}:
+	default:
+	}
+	return t.shown(cron.Next(now)), nil
+}
+
+func (t Task) shown(next time.Time) Scheduled {
+	return Scheduled{TaskID: t.ID, Expression: t.Expression, Tool: t.Tool, Next: next, Last: t.Last, Runs: t.Runs, Failed: t.Failed}
+}
+
+// mine says whether who may see and end a task: who made it, and the agent
+// itself, who holds no token.
+func (t Task) mine(who tool.Caller) bool { return who.Token == "" || who.Token == t.Owner.Token }
+
+func (s *schedule) list(ctx context.Context, c *tool.Call) (any, error) {
+	list, err := s.cfg.Tasks.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := []Scheduled{}
+	for _, t := range list {
+		if !t.mine(c.Caller) {
+			continue
+		}
+		_, next, err := t.times(s.cfg.Now())
+		if err != nil {
+			return nil, fmt.Errorf("task %s: %w", t.ID, err)
+		}
+		out = append(out, t.shown(next))
+	}
+	return map[string]any{"tasks": out}, nil
+}
+
+func (s *schedule) remove(ctx context.Context, c *tool.Call) (any, error) {
+	id := c.In.String("taskId")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list, err := s.cfg.Tasks.All(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range list {
+		if t.ID != id || !t.mine(c.Caller) {
+			continue
+		}
+		if err := c.Begin(ctx); err != nil {
+			return nil, err
+		}
+		if err := s.cfg.Tasks.Delete(ctx, id); err != nil {
+			return nil, err
+		}
+		return map[string]any{"taskId": id, "deleted": true}, nil
+	}
+	return nil, tool.Refuse(deny.ToolMissing, id, "there is no such task of yours", "action list shows which there are")
+}
