@@ -9,6 +9,7 @@ import (
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/jsonscan"
 )
 
 // Agent is an adapter.Service for the one agent that the socket and the token
@@ -56,12 +57,16 @@ func (a *Agent) send(ctx context.Context, drafts []adapter.Draft) []adapter.Send
 		return out
 	}
 	for i := range drafts {
-		if !json.Valid(drafts[i].Body) {
+		if !jsonscan.Valid(drafts[i].Body) {
 			return fail(fmt.Errorf("adapter: draft %d of %d: the body is not JSON", i+1, len(drafts)))
 		}
 	}
+	var text json.RawMessage
+	err := a.ask(ctx, protocol.VerbSend, func(b []byte) []byte { return protocol.AppendDrafts(b, drafts) }, protocol.VerbSent, &text)
 	var sent protocol.Sent
-	err := a.ask(ctx, protocol.VerbSend, func(b []byte) []byte { return protocol.AppendDrafts(b, drafts) }, protocol.VerbSent, &sent)
+	if err == nil {
+		sent, err = protocol.ReadSent(text)
+	}
 	if err == nil && len(sent.Results) != len(drafts) {
 		err = fmt.Errorf("adapter: %d results for %d drafts", len(sent.Results), len(drafts))
 	}

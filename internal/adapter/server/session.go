@@ -146,9 +146,13 @@ func (s *session) reply(id uint64, verb string, body any) {
 // decode reads a request's body.
 func decode(m wire.Message, into any) error {
 	if err := json.Unmarshal(m.Body, into); err != nil {
-		return invalid(m.Verb, "it does not decode: "+err.Error())
+		return undecodable(m, err)
 	}
 	return nil
+}
+
+func undecodable(m wire.Message, err error) *deny.Reason {
+	return invalid(m.Verb, "it does not decode: "+err.Error())
 }
 
 func invalid(verb, why string) *deny.Reason {
@@ -209,9 +213,9 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 }
 
 func (s *session) send(ctx context.Context, m wire.Message) error {
-	var q protocol.Send
-	if err := decode(m, &q); err != nil {
-		return err
+	q, err := protocol.ReadSend(m.Body)
+	if err != nil {
+		return undecodable(m, err)
 	}
 	if len(q.Drafts) == 0 || len(q.Drafts) > adapter.MaxBatch {
 		return invalid(m.Verb, fmt.Sprintf("%d drafts are not between 1 and %d", len(q.Drafts), adapter.MaxBatch))
