@@ -47,6 +47,7 @@ const (
 type Store interface {
 	adapter.Service
 	adapter.Operator
+	Submit(from string, drafts []adapter.Draft, done func([]adapter.SendResult))
 	Metrics(ctx context.Context) (store.Metrics, error)
 }
 

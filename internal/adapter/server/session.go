@@ -54,6 +54,10 @@ func (s *session) run(ctx context.Context) {
 		if err != nil {
 			return
 		}
+		if m.Verb == protocol.VerbSend && s.agent != "" {
+			s.send(m, &work, give)
+			continue
+		}
 		work.Go(func() {
 			defer give()
 			s.answer(ctx, m)
@@ -164,8 +168,6 @@ func invalid(verb, why string) *deny.Reason {
 // service does an agent's request.
 func (s *session) service(ctx context.Context, m wire.Message) error {
 	switch m.Verb {
-	case protocol.VerbSend:
-		return s.send(ctx, m)
 	case protocol.VerbReceive:
 		return s.receive(ctx, m)
 	case protocol.VerbAck, protocol.VerbExtend:
@@ -212,17 +214,37 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 	return invalid(fmt.Sprintf("%.40q", m.Verb), "there is no such request for agents")
 }
 
-func (s *session) send(ctx context.Context, m wire.Message) error {
+// send has the store take messages. Its writer itself leaves the answer on the
+// connection: to wake a goroutine for each request costs more than the rest.
+func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
+	at := time.Now()
+	end := func(err error) {
+		s.metrics.request(m.Verb, s.agent, err, time.Since(at))
+		give()
+		work.Done()
+	}
+	work.Add(1)
 	q, err := protocol.ReadSend(m.Body)
 	if err != nil {
-		return undecodable(m, err)
+		err = undecodable(m, err)
+	} else if len(q.Drafts) == 0 || len(q.Drafts) > adapter.MaxBatch {
+		err = invalid(m.Verb, fmt.Sprintf("%d drafts are not between 1 and %d", len(q.Drafts), adapter.MaxBatch))
 	}
-	if len(q.Drafts) == 0 || len(q.Drafts) > adapter.MaxBatch {
-		return invalid(m.Verb, fmt.Sprintf("%d drafts are not between 1 and %d", len(q.Drafts), adapter.MaxBatch))
+	if err != nil {
+		s.fail(m.ID, err)
+		end(err)
+		return
 	}
-	results := s.store.Send(ctx, s.agent, q.Drafts)
-	s.metrics.sent(s.agent, results)
-	return s.c.Write(m.ID, protocol.VerbSent, func(b []byte) []byte { return protocol.AppendResults(b, results) })
+	s.store.Submit(s.agent, q.Drafts, func(results []adapter.SendResult) {
+		s.metrics.sent(s.agent, results)
+		body := func(b []byte) []byte { return protocol.AppendResults(b, results) }
+		taken, err := s.c.Queue(m.ID, protocol.VerbSent, body)
+		if taken {
+			end(err)
+			return
+		}
+		go func() { end(s.c.Write(m.ID, protocol.VerbSent, body)) }() // the peer does not read; work waits for it
+	})
 }
 
 // receive answers in as many frames as the messages need.
