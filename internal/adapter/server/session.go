@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -239,11 +240,19 @@ func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
 		s.metrics.sent(s.agent, results)
 		body := func(b []byte) []byte { return protocol.AppendResults(b, results) }
 		taken, err := s.c.Queue(m.ID, protocol.VerbSent, body)
-		if taken {
+		if taken && !errors.Is(err, wire.ErrFrame) { // another error is the connection's, which has ended
 			end(err)
 			return
 		}
-		go func() { end(s.c.Write(m.ID, protocol.VerbSent, body)) }() // the peer does not read; work waits for it
+		go func() { // the peer does not read, or the answer is too large; work waits for it
+			if !taken {
+				err = s.c.Write(m.ID, protocol.VerbSent, body)
+			}
+			if errors.Is(err, wire.ErrFrame) {
+				s.fail(m.ID, err)
+			}
+			end(err)
+		}()
 	})
 }
 

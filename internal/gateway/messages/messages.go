@@ -55,16 +55,12 @@ func Open(cfg Config) (*Messages, error) {
 	m.link = newLink(cfg.Socket, cfg.Token, func(err error) {
 		cfg.Log.Add(cfg.Agent, record.Message, "adapter", record.Failed, unavailable("reach the team's adapter", err.Error()))
 	})
-	m.batch.init()
 	m.drain.init()
 	m.watch.init()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.work.Go(func() { m.link.run(ctx) })
 	m.work.Go(func() { m.runDrain(ctx) })
-	for range inFlight {
-		m.work.Go(func() { m.runBatches(ctx) })
-	}
 	return m, nil
 }
 
@@ -94,7 +90,7 @@ func (m *Messages) send(ctx context.Context, d adapter.Draft) outcome {
 	if direct, err := m.way(ctx, &d); err != nil {
 		return outcome{SendResult: adapter.SendResult{Err: err}}
 	} else if direct {
-		r := m.batch.send(ctx, d)
+		r := m.sendSingle(d)
 		if !away(r.Err) {
 			return outcome{SendResult: r}
 		}
