@@ -56,12 +56,15 @@ func ScanDraft(text []byte) (d adapter.Draft, ok bool) {
 
 // ReadSend reads a [Send], whose bodies are parts of text.
 func ReadSend(text []byte) (q Send, err error) {
-	only := false
 	if jsonscan.Object(text, func(name, value []byte) bool {
-		if string(name) != "drafts" || only {
+		if string(name) == "late" && string(value) == "true" && !q.Late {
+			q.Late = true
+			return true
+		}
+		if string(name) != "drafts" || q.Drafts != nil {
 			return false
 		}
-		only = true
+		q.Drafts = []adapter.Draft{}
 		return jsonscan.Array(value, func(value []byte) bool {
 			d, ok := ScanDraft(value)
 			q.Drafts = append(q.Drafts, d)

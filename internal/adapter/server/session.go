@@ -11,6 +11,7 @@ import (
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
 	"bulkhead/internal/wire"
 )
 
@@ -236,8 +237,9 @@ func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
 		end(err)
 		return
 	}
-	s.store.Submit(s.agent, q.Drafts, func(results []adapter.SendResult) {
+	s.store.Submit(s.agent, q.Drafts, q.Late, func(results []adapter.SendResult) {
 		s.metrics.sent(s.agent, results)
+		s.record(q.Drafts, results, work)
 		body := func(b []byte) []byte { return protocol.AppendResults(b, results) }
 		taken, err := s.c.Queue(m.ID, protocol.VerbSent, body)
 		if taken && !errors.Is(err, wire.ErrFrame) { // another error is the connection's, which has ended
@@ -254,6 +256,22 @@ func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
 			end(err)
 		}()
 	})
+}
+
+// record writes down which drafts were refused by a rule, so that operators find
+// it; what repeats is folded. Not by the caller, the store's writer, which waits for no file.
+func (s *session) record(drafts []adapter.Draft, results []adapter.SendResult, work *sync.WaitGroup) {
+	for i := range results {
+		var r *deny.Reason
+		if results[i].Err == nil || !errors.As(results[i].Err, &r) || r.Code == deny.MessageUnavailable {
+			continue
+		}
+		target := "channel " + drafts[i].Channel
+		if drafts[i].To != "" {
+			target = "to " + drafts[i].To
+		}
+		work.Go(func() { s.log.Add(s.agent, record.Message, target, record.Denied, r) })
+	}
 }
 
 // receive answers in as many frames as the messages need.

@@ -11,15 +11,18 @@ import (
 
 // Send implements [Service].
 func (a *Adapter) Send(ctx context.Context, from string, drafts []Draft) []SendResult {
-	return a.send(ctx, from, drafts, false)
+	return a.send(ctx, newSending(from, drafts))
 }
 
 // Submit is Send for a caller that does not wait: done is called once, with
 // what Send returns. It is called by the writer, which does nothing else
 // meanwhile, so it must not block.
-func (a *Adapter) Submit(from string, drafts []Draft, done func([]SendResult)) {
-	s := newSending(from, drafts, false)
-	if len(s.good) == 0 {
+//
+// late drafts were accepted by an outbox before: the sender went on, so of what
+// is refused for good it gets a notice.
+func (a *Adapter) Submit(from string, drafts []Draft, late bool, done func([]SendResult)) {
+	s := newSending(from, drafts)
+	if s.late = late; len(s.good) == 0 && !late {
 		done(s.results)
 		return
 	}
@@ -32,11 +35,20 @@ func (a *Adapter) Submit(from string, drafts []Draft, done func([]SendResult)) {
 
 // OperatorSend implements [Operator].
 func (a *Adapter) OperatorSend(ctx context.Context, d Draft) SendResult {
-	return a.send(ctx, OperatorName, []Draft{d}, true)[0]
+	return a.above(ctx, OperatorName, d)
 }
 
-func (a *Adapter) send(ctx context.Context, from string, drafts []Draft, operator bool) []SendResult {
-	s := newSending(from, drafts, operator)
+// Alert sends as the adapter itself, to any agent.
+func (a *Adapter) Alert(ctx context.Context, d Draft) SendResult { return a.above(ctx, AlertName, d) }
+
+// above sends for somebody whom no policy names.
+func (a *Adapter) above(ctx context.Context, from string, d Draft) SendResult {
+	s := newSending(from, []Draft{d})
+	s.operator = true
+	return a.send(ctx, s)[0]
+}
+
+func (a *Adapter) send(ctx context.Context, s *sending) []SendResult {
 	if len(s.good) == 0 {
 		return s.results
 	}
@@ -46,7 +58,9 @@ func (a *Adapter) send(ctx context.Context, from string, drafts []Draft, operato
 // sending is a call of Send.
 type sending struct {
 	from     string
-	operator bool
+	operator bool // no policy binds it
+	late     bool // see Submit
+	drafts   []Draft
 	results  []SendResult
 	good     []checked // the drafts whose form is right
 	place    []int     // of each in results
@@ -54,8 +68,8 @@ type sending struct {
 	size     int
 }
 
-func newSending(from string, drafts []Draft, operator bool) *sending {
-	s := &sending{from: from, operator: operator, results: make([]SendResult, len(drafts))}
+func newSending(from string, drafts []Draft) *sending {
+	s := &sending{from: from, drafts: drafts, results: make([]SendResult, len(drafts))}
 	if len(drafts) > MaxBatch {
 		return s.fail(invalid("a batch from "+from, []deny.Field{{Name: "messages", Why: fmt.Sprintf("%d drafts, the most is %d", len(drafts), MaxBatch)}}))
 	}
@@ -81,6 +95,14 @@ func (s *sending) op() *op {
 	return &op{agent: lane, cost: len(s.good), bytes: s.size, run: func(t *txn) {
 		for i := range s.good {
 			s.taken[i] = t.send(s.from, &s.good[i], s.operator)
+			if s.late {
+				t.refusedLate(s.from, &s.good[i].Draft, s.taken[i].Err)
+			}
+		}
+		for i := range s.drafts {
+			if s.late {
+				t.refusedLate(s.from, &s.drafts[i], s.results[i].Err) // those whose form is wrong
+			}
 		}
 	}}
 }

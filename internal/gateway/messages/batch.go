@@ -60,7 +60,7 @@ func (m *Messages) fly() {
 		for i := range batch {
 			drafts[i] = batch[i].d
 		}
-		for i, r := range m.ask(context.Background(), drafts) {
+		for i, r := range m.ask(context.Background(), drafts, false) {
 			batch[i].result <- r
 		}
 	}

@@ -2,6 +2,7 @@ package messages
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strconv"
@@ -10,6 +11,7 @@ import (
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/jsonscan"
+	"bulkhead/internal/record"
 )
 
 // Queued is the answer to a draft that is in the outbox.
@@ -38,12 +40,14 @@ type Items struct {
 func (m *Messages) serveSend(w http.ResponseWriter, r *http.Request) {
 	body, give, err := m.read(w, r, maxSingle)
 	if err != nil {
+		m.unfit(r, err)
 		m.fail(w, r, err)
 		return
 	}
 	defer give()
 	d, reason := draft(r, body)
 	if reason != nil {
+		m.unfit(r, reason)
 		Refuse(w, reason)
 		return
 	}
@@ -62,9 +66,19 @@ func (m *Messages) serveSend(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// unfit writes down that a send was refused here, for its form or its size; what
+// repeats is folded. What the adapter refuses, it writes down itself.
+func (m *Messages) unfit(r *http.Request, err error) {
+	var reason *deny.Reason
+	if errors.As(err, &reason) {
+		m.cfg.Log.Add(m.cfg.Agent, record.Message, "gateway.sock "+r.URL.Path, record.Denied, reason)
+	}
+}
+
 func (m *Messages) serveBatch(w http.ResponseWriter, r *http.Request) {
 	body, give, err := m.read(w, r, maxMany)
 	if err != nil {
+		m.unfit(r, err)
 		m.fail(w, r, err)
 		return
 	}
@@ -73,12 +87,16 @@ func (m *Messages) serveBatch(w http.ResponseWriter, r *http.Request) {
 	if !usual {
 		q = Batch{}
 		if fields := strict(body, &q); len(fields) > 0 {
-			m.fail(w, r, invalid(r, "the body does not fit", fields...))
+			reason := invalid(r, "the body does not fit", fields...)
+			m.unfit(r, reason)
+			Refuse(w, reason)
 			return
 		}
 	}
 	if len(q.Messages) == 0 || len(q.Messages) > adapter.MaxBatch {
-		m.fail(w, r, invalid(r, "the body does not fit", deny.Field{Name: "messages", Why: fmt.Sprintf("%d are not between 1 and %d", len(q.Messages), adapter.MaxBatch)}))
+		reason := invalid(r, "the body does not fit", deny.Field{Name: "messages", Why: fmt.Sprintf("%d are not between 1 and %d", len(q.Messages), adapter.MaxBatch)})
+		m.unfit(r, reason)
+		Refuse(w, reason)
 		return
 	}
 	items := make([]Item, len(q.Messages))
@@ -87,6 +105,7 @@ func (m *Messages) serveBatch(w http.ResponseWriter, r *http.Request) {
 	for i, text := range q.Messages {
 		d, reason := draft(r, text)
 		if reason != nil {
+			m.unfit(r, reason)
 			items[i] = refusedItem(reason)
 			continue
 		}
