@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/record"
 	"bulkhead/internal/terminal"
 	"bulkhead/internal/wire"
@@ -25,7 +26,7 @@ func newDenialsCommand(a *app) *cobra.Command {
 		Use:   "denials [AGENT...]",
 		Short: "Show what was refused, why, and what would allow it",
 		Long: `Show what agents were refused: each destination once, with a count. The gateway's
-records say what was asked; the warden's pin server and the counters of nftables are
+and the adapter's records say what was asked; the warden's pin server and the counters of nftables are
 witnesses that no agent can reach. The warden's counters begin with its own start.`,
 		Example: `  sudo bulkhead denials
   sudo bulkhead denials writer --since 1h --json`,
@@ -62,17 +63,34 @@ func (a *app) collectDenials(ctx context.Context, agents []string, since time.Du
 	if since > 0 {
 		from = time.Now().Add(-since)
 	}
+	ofAdapter := map[string]*denialBook{}
+	if res.Adapter {
+		files, err := a.client().Logs(ctx, wire.LogsRequest{Team: team, Agent: layout.AdapterName})
+		if err != nil {
+			return res, err
+		}
+		ofAdapter, err = readDenials(files, from, "adapter")
+		closeAll(files)
+		if err != nil {
+			return res, err
+		}
+	}
 	for i := range res.Agents {
 		one := &res.Agents[i]
 		files, err := a.client().Logs(ctx, wire.LogsRequest{Team: team, Agent: one.Agent, Container: "gateway"})
 		if err != nil {
 			return res, err
 		}
-		book, err := readDenials(files, from)
+		books, err := readDenials(files, from, "gateway")
 		closeAll(files)
 		if err != nil {
 			return res, err
 		}
+		book := &denialBook{}
+		for _, b := range books { // all are this agent's, whatever name its gateway writes
+			book.addAll(b)
+		}
+		book.addAll(ofAdapter[one.Agent])
 		for _, d := range one.Denials {
 			if d.Last.After(from) {
 				book.add(d)
@@ -110,6 +128,14 @@ func (b *denialBook) add(d wire.Denial) {
 	}
 }
 
+func (b *denialBook) addAll(other *denialBook) {
+	if other != nil {
+		for _, d := range other.of {
+			b.add(*d)
+		}
+	}
+}
+
 func (b *denialBook) list() []wire.Denial {
 	out := []wire.Denial{}
 	for _, d := range b.of {
@@ -121,23 +147,31 @@ func (b *denialBook) list() []wire.Denial {
 	return out
 }
 
-// readDenials reads a gateway's log files. What is no record of a denial is
-// passed over: the log is the gateway's own, and whoever takes a gateway over
+// readDenials reads the log files of a gateway or an adapter, by the agents that
+// they name. What is no record of a denial is passed over: the log is the gateway's own, and whoever takes a gateway over
 // can write there what he likes.
-func readDenials(files []*os.File, from time.Time) (*denialBook, error) {
-	b := &denialBook{}
+func readDenials(files []*os.File, from time.Time, by string) (map[string]*denialBook, error) {
+	of := map[string]*denialBook{}
 	s := logSplitter{show: func(l logLine) error {
-		if r, ok := recordOf(l); ok && r.Kind == record.Egress && r.Verdict == record.Denied && r.Reason != nil && !r.Time.Before(from) {
-			b.add(wire.Denial{Target: r.Target, Reason: *r.Reason, Count: max(r.Count, 1), First: r.Time, Last: r.Time, By: []string{"gateway"}})
+		if by == "adapter" && l.Stream == "" {
+			l.Stream = "stdout" // its log has no streams
+		}
+		if r, ok := recordOf(l); ok && (r.Kind == record.Egress || r.Kind == record.Message) && r.Verdict == record.Denied && r.Reason != nil && !r.Time.Before(from) {
+			b := of[r.Agent]
+			if b == nil {
+				b = &denialBook{}
+				of[r.Agent] = b
+			}
+			b.add(wire.Denial{Target: r.Target, Reason: *r.Reason, Count: max(r.Count, 1), First: r.Time, Last: r.Time, By: []string{by}})
 		}
 		return nil
 	}}
 	for _, f := range files {
 		if _, err := copyFrom(&s, f, 0); err != nil {
-			return b, err
+			return of, err
 		}
 	}
-	return b, s.end()
+	return of, s.end()
 }
 
 // recordOf reads a record from one line of a gateway's log.
@@ -156,7 +190,7 @@ func (a *app) showDenials(res wire.DenialsResult) {
 			fmt.Fprintln(a.out)
 		}
 		w := one.Witness
-		fmt.Fprintf(a.out, "%s: %d destinations refused\n", terminal.Line(one.Agent), len(one.Denials))
+		fmt.Fprintf(a.out, "%s: %d things refused\n", terminal.Line(one.Agent), len(one.Denials))
 		fmt.Fprintf(a.out, "  witnesses: the warden granted %d pins and denied %d since %s; nftables refused %d packets of its dialer\n",
 			w.PinsGranted, w.PinsDenied, w.Since.Format(time.RFC3339), w.RefusedPackets)
 		if w.Problem != "" {

@@ -12,8 +12,10 @@ func newRestartCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "restart [AGENT...]",
 		Short: "Make agents' containers anew",
-		Long:  "Stop agents and make their containers anew. Without names: all agents of the team. Data is kept.",
+		Long: "Stop agents and make their containers anew. Without names: all agents of the team. Data is kept.\n" +
+			"comm_adapter restarts the team's adapter: messages wait meanwhile, and none is lost.",
 		Example: `  sudo bulkhead restart writer
+  sudo bulkhead restart comm_adapter
   sudo bulkhead restart --team pair`,
 		RunE: func(c *cobra.Command, args []string) error {
 			return a.agents(c.Context(), wire.VerbRestart, args, "`bulkhead status` follows them")

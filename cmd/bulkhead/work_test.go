@@ -97,7 +97,7 @@ func TestWhatTheCommandsOfDailyWorkShow(t *testing.T) {
 func TestDenialsOfATimeOnly(t *testing.T) {
 	socket := answers(t, workResults(t))
 	out, _, code := said(t, "denials", "writer", "--since", "1h", "--team", "pair", "--socket", socket)
-	if code != 0 || !strings.Contains(out, "writer: 0 destinations refused") {
+	if code != 0 || !strings.Contains(out, "writer: 0 things refused") {
 		t.Errorf("%d, %q", code, out)
 	}
 	if _, errout, code := said(t, "denials", "--since", "-1h", "--team", "pair", "--socket", socket); code != wire.ExitBadInput {

@@ -105,6 +105,9 @@ type Operator interface {
 // OperatorName is the sender of what an operator sends. No agent may have it.
 const OperatorName = "operator"
 
+// AlertName is the sender of the adapter's own alerts. No agent may have it.
+const AlertName = "adapter"
+
 // QueueState is one recipient's queue.
 type QueueState struct {
 	Agent   string         `json:"agent"`

@@ -13,6 +13,7 @@ type DenialsResult struct {
 	SchemaVersion int            `json:"schemaVersion"`
 	Team          string         `json:"team"`
 	Agents        []AgentDenials `json:"agents"`
+	Adapter       bool           `json:"adapter,omitempty"` // the team has an adapter, whose log tells of refused messages
 }
 
 // AgentDenials is what one agent was refused.

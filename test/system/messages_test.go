@@ -147,6 +147,20 @@ func TestAgentsTalkThroughTheAdapter(t *testing.T) {
 		if out := c.Run(t, "msg", "tail", "--all"); strings.Count(out, "\n") != 3 {
 			t.Error(out)
 		}
+		// What was refused is found by the operator as well.
+		stage.Until(t, "the refused sends are recorded", func() bool {
+			out := c.Run(t, "denials", "--json")
+			return strings.Contains(out, `"to nobody"`) && strings.Contains(out, `"channel board"`) && strings.Contains(out, "messages.invalid")
+		})
+		before := adapterPID(t, c)
+		if r := c.Try(t, "stop", layout.AdapterName); r.Exit != wire.ExitBadInput || !strings.Contains(r.Stderr, "bulkhead restart comm_adapter") {
+			t.Error(r)
+		}
+		c.Run(t, "restart", layout.AdapterName)
+		if after := adapterPID(t, c); after == before {
+			t.Errorf("the adapter is still process %d", after)
+		}
+		sent(t, c, "lead", "--to", "worker", "--type", "note", `"after its restart"`)
 		if out := c.Run(t, "msg", "threads", "@lead+worker", "2"); !strings.Contains(out, "task_assignment") || !strings.Contains(out, `re #1  "done"`) {
 			t.Error(out)
 		}

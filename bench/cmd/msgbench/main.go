@@ -1,32 +1,28 @@
-// Command msgbench measures durable sends of 1 KiB: this gateway's REST, the
-// adapter's frames, Redis Streams with appendfsync always, and a bare append
-// with fdatasync, each on disk before it is acknowledged, in turns, on one
-// disk. It prints a table. It runs as root and starts everything itself: the
+// Command msgbench measures durable sends of 1 KiB, each on disk before it is
+// acknowledged: this gateway's REST and the adapter's frames beside a bare
+// append with fdatasync, Redis Streams (appendfsync always), NATS JetStream
+// (sync_always), RabbitMQ (a quorum queue with confirms) and PostgreSQL (a table
+// for SKIP LOCKED), in turns, on one disk. It prints tables: the rates, and the
+// processor time that the servers took for a message, which other work on the
+// machine changes less. It runs as root and starts everything itself: the
 // adapter, a gateway and the senders under three ids, as on a host.
 //
-//	msgbench -bin bin [-seconds 3] [-rounds 3]
+//	go -C bench/peers build -o ../../bin/
+//	msgbench -bin bin [-seconds 3] [-rounds 3] [-only REST,frames] [-senders 64]
 package main
 
 import (
 	"bytes"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
-	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
-
-	"bulkhead/internal/adapter"
-	"bulkhead/internal/adapter/protocol"
-	"bulkhead/internal/gateway/gatewayconfig"
 )
 
 // Ids of the processes.
@@ -42,16 +38,27 @@ func main() {
 	bin := flag.String("bin", "bin", "folder of the programs")
 	seconds := flag.Float64("seconds", 3, "of each turn")
 	rounds := flag.Int("rounds", 3, "turns of each contender; the median counts")
+	only := flag.String("only", "", "names of contenders to run, with commas; empty: all")
 	load := flag.String("load", "", "internal: be the senders of this kind")
 	at := flag.String("at", "", "internal: where")
-	senders := flag.Int("senders", 1, "internal")
-	batch := flag.Int("batch", 1, "internal")
+	senders := flag.Int("senders", 0, "run this number alone; 0: 1, 6 and 64")
+	batch := flag.Int("batch", 0, "run this number in one request alone; 0: 1 and 16")
 	flag.Parse()
 	var err error
 	if *load != "" {
 		err = send(*load, *at, *senders, *batch, time.Duration(*seconds*float64(time.Second)))
 	} else {
-		err = measure(*bin, *rounds, *seconds)
+		b := bench{bin: *bin, rounds: *rounds, seconds: *seconds, senders: []int{1, 6, 64}, batches: []int{1, 16}}
+		if *senders > 0 {
+			b.senders = []int{*senders}
+		}
+		if *batch > 0 {
+			b.batches = []int{*batch}
+		}
+		if *only != "" {
+			b.only = strings.Split(*only, ",")
+		}
+		err = b.run()
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "msgbench:", err)
@@ -59,15 +66,39 @@ func main() {
 	}
 }
 
-// contender is one thing to send to, and the id to do it with.
-type contender struct {
-	name, load, at string
-	id             int
-	batches        []int
-	skip           string // why it is left out
+// bench is one run.
+type bench struct {
+	bin              string
+	rounds           int
+	seconds          float64
+	senders, batches []int
+	only             []string
+	self             string // this program, where others may start it
+	all              []contender
 }
 
-func measure(bin string, rounds int, seconds float64) error {
+// contender is one thing to send to.
+type contender struct {
+	name    string
+	send    []string // the program that sends, up to the numbers; empty: ourselves
+	load    string
+	id      int  // to send with; 0: root
+	only    int  // 1: has no batches; more: nothing but them
+	fresh   bool // started for each turn, with nothing in it; the others make their stream empty
+	start   func() (server, error)
+	server  server
+	skip    string // why it is left out
+	results map[string]*result
+}
+
+func (c *contender) leavesOut(batch int) bool {
+	return c.only == 1 && batch > 1 || c.only > 1 && batch == 1
+}
+
+// result are the turns of one contender with one number of senders.
+type result struct{ rate, p50, cpu []float64 }
+
+func (b *bench) run() error {
 	if os.Getuid() != 0 {
 		return errors.New("it needs root, to run processes under other ids")
 	}
@@ -84,227 +115,152 @@ func measure(bin string, rounds int, seconds float64) error {
 		return err
 	}
 	defer func() { _ = os.RemoveAll(run) }()
-	self := filepath.Join(run, "msgbench")
-	if err := errors.Join(os.Chmod(run, 0o755), copyFile(os.Args[0], self)); err != nil { // #nosec G302 -- others start the program in it
+	b.self = filepath.Join(run, "msgbench")
+	if err := errors.Join(os.Chmod(run, 0o755), os.Chmod(dir, 0o755), copyFile(os.Args[0], b.self)); err != nil { // #nosec G302 -- others go through
 		return err
 	}
-	all := []contender{
-		{name: "append + fdatasync", load: "append", at: dir, batches: []int{1}},
-		{name: "REST", load: "rest", at: filepath.Join(run, "gateway.sock"), id: runtimeID, batches: []int{1, 16}},
-		{name: "frames", load: "frames", at: filepath.Join(run, "adapter.sock"), id: gatewayID, batches: []int{1, 16}},
-		{name: "Redis XADD, appendfsync always", load: "redis", batches: []int{1, 16}},
-	}
-	stop, err := start(bin, run, dir)
-	if err != nil {
-		return err
-	}
-	defer stop()
-	stopRedis, address, err := startRedis(dir)
-	if err != nil {
-		all[3].skip = err.Error()
-	} else {
-		defer stopRedis()
-		all[3].at = address
-	}
-	fmt.Print("| 1 KiB, durable, messages/s (p50 µs of a request) | 1 sender | 6 | 64 |\n|---|---|---|---|\n")
-	type cell struct{ rate, p50 []float64 }
-	table := map[string]*cell{}
-	kinds := []int{1, 6, 64}
-	key := func(c contender, batch, n int) string { return fmt.Sprint(c.name, batch, " ", n) }
-	for range rounds {
-		for _, n := range kinds {
-			for _, batch := range []int{1, 16} {
-				for _, c := range all {
-					if c.skip != "" || !slices.Contains(c.batches, batch) {
-						continue
+	defer b.contenders(run, dir)()
+	for range b.rounds {
+		for _, n := range b.senders {
+			for _, batch := range b.batches {
+				for i := range b.all {
+					if c := &b.all[i]; c.skip == "" && (!c.leavesOut(batch)) {
+						if err := b.turn(c, n, batch); err != nil {
+							return fmt.Errorf("%s, %d senders: %w", c.name, n, err)
+						}
 					}
-					rate, p50, err := turn(self, c, n, batch, seconds)
-					if err != nil {
-						return fmt.Errorf("%s, %d senders: %w", c.name, n, err)
-					}
-					k := key(c, batch, n)
-					if table[k] == nil {
-						table[k] = &cell{}
-					}
-					table[k].rate, table[k].p50 = append(table[k].rate, rate), append(table[k].p50, p50)
 				}
 			}
 		}
 	}
-	for _, batch := range []int{1, 16} {
-		for _, c := range all {
-			switch {
-			case !slices.Contains(c.batches, batch):
-				continue
-			case c.skip != "":
-				fmt.Printf("| %s | not measured: %s | | |\n", c.name, c.skip)
-				continue
-			}
-			name := c.name
-			if batch > 1 {
-				name += ", " + strconv.Itoa(batch) + " in one request"
-			}
-			fmt.Printf("| %s |", name)
-			for _, n := range kinds {
-				x := table[key(c, batch, n)]
-				slices.Sort(x.rate)
-				slices.Sort(x.p50)
-				fmt.Printf(" %.0f (%.0f) |", x.rate[len(x.rate)/2], x.p50[len(x.p50)/2])
-			}
-			fmt.Println()
-		}
-	}
+	b.print("1 KiB, durable, messages/s (p50 µs of a request)", func(r *result) string { return fmt.Sprintf("%.0f (%.0f)", median(r.rate), median(r.p50)) })
+	fmt.Println()
+	b.print("processor time of the servers, µs for a message", func(r *result) string { return fmt.Sprintf("%.0f", median(r.cpu)) })
 	return nil
 }
 
+// contenders starts all that take part.
+func (b *bench) contenders(run, dir string) (stop func()) {
+	var stops []func()
+	stop = func() {
+		for _, f := range stops {
+			f()
+		}
+	}
+	peers := filepath.Join(b.bin, "peers")
+	ours := func(rest bool) func() (server, error) {
+		return func() (server, error) { return start(b.bin, run, dir, rest) }
+	}
+	peer := func(kind string) func() (server, error) {
+		return func() (server, error) { return startPeer(peers, kind, dir) }
+	}
+	var nats server
+	for _, c := range []contender{
+		{name: "append + fdatasync", load: "append", only: 1, start: func() (server, error) { return server{address: dir}, nil }},
+		{name: "REST", load: "rest", id: runtimeID, fresh: true, start: ours(true)},
+		{name: "frames", load: "frames", id: gatewayID, fresh: true, start: ours(false)},
+		{name: "Redis XADD, appendfsync always", load: "redis", start: func() (server, error) { return startRedis(dir) }},
+		{name: "NATS JetStream, sync_always", send: []string{peers, "send", "nats"}, start: func() (s server, err error) {
+			nats, err = startPeer(peers, "nats", dir)
+			return nats, err
+		}},
+		{name: "NATS JetStream, sync_always, atomic batch", send: []string{peers, "send", "nats-atomic"}, only: 16, start: func() (server, error) {
+			if nats.address == "" {
+				return startPeer(peers, "nats", dir)
+			}
+			return server{address: nats.address, pids: nats.pids}, nil
+		}},
+		{name: "RabbitMQ, quorum queue, confirms", send: []string{peers, "send", "rabbitmq"}, start: peer("rabbitmq")},
+		{name: "PostgreSQL, a table for SKIP LOCKED", send: []string{peers, "send", "postgres"}, start: peer("postgres")},
+	} {
+		if b.only != nil && !slices.ContainsFunc(b.only, func(s string) bool { return strings.HasPrefix(c.name, s) }) {
+			continue
+		}
+		if !c.fresh {
+			var err error
+			if c.server, err = c.start(); err != nil {
+				c.skip = strings.ReplaceAll(err.Error(), "\n", " ")
+			} else if c.server.stop != nil {
+				stops = append(stops, c.server.stop)
+			}
+		}
+		c.results = map[string]*result{}
+		b.all = append(b.all, c)
+	}
+	return stop
+}
+
+func key(n, batch int) string { return fmt.Sprint(n, " ", batch) }
+
 // turn runs the senders as a process of their own and reads what they say.
-func turn(self string, c contender, senders, batch int, seconds float64) (rate, p50 float64, err error) {
-	cmd := exec.Command(self, "-load", c.load, "-at", c.at, "-senders", strconv.Itoa(senders), "-batch", strconv.Itoa(batch), "-seconds", fmt.Sprint(seconds)) // #nosec G204 -- ourselves
+func (b *bench) turn(c *contender, senders, batch int) (err error) {
+	if c.fresh {
+		if c.server, err = c.start(); err != nil {
+			return err
+		}
+		defer c.server.stop()
+	}
+	argv := append(slices.Clone(c.send), c.server.address, strconv.Itoa(senders), strconv.Itoa(batch), fmt.Sprint(b.seconds))
+	if c.send == nil {
+		argv = []string{b.self, "-load", c.load, "-at", c.server.address, "-senders", strconv.Itoa(senders), "-batch", strconv.Itoa(batch), "-seconds", fmt.Sprint(b.seconds)}
+	}
+	cmd := exec.Command(argv[0], argv[1:]...) // #nosec G204 -- ourselves
 	if c.id != 0 {
 		cmd.SysProcAttr = as(c.id)
 	}
 	var said bytes.Buffer
 	cmd.Stderr = &said
+	before := used(c.server.pids)
 	out, err := cmd.Output()
 	if err != nil {
-		return 0, 0, fmt.Errorf("%w: %s", err, said.String())
+		return fmt.Errorf("%w: %s", err, said.String())
 	}
-	_, err = fmt.Sscan(string(out), &rate, &p50)
-	return rate, p50, err
-}
-
-func as(id int) *syscall.SysProcAttr {
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(id), Gid: uint32(id)}} // #nosec G115 -- a constant
-}
-
-// start starts an adapter and a gateway as the warden does.
-func start(bin, run, dir string) (stop func(), err error) {
-	for _, d := range []string{"adapter", "data"} {
-		id := map[string]int{"adapter": adapterID, "data": gatewayID}[d]
-		if err := errors.Join(os.Mkdir(filepath.Join(dir, d), 0o700), os.Chown(filepath.Join(dir, d), id, id), os.Chmod(dir, 0o755)); err != nil { // #nosec G302 -- others go through
-			return nil, err
-		}
-	}
-	exe := filepath.Join(run, "bulkhead-serve")
-	if err := copyFile(filepath.Join(bin, "bulkhead-serve"), exe); err != nil {
-		return nil, err
-	}
-	var procs []*exec.Cmd
-	stop = func() {
-		for _, p := range procs {
-			_ = p.Process.Kill()
-			_ = p.Wait()
-		}
-	}
-	launch := func(id int, verb string, files ...*os.File) error {
-		cmd := exec.Command(exe, verb) // #nosec G204 -- our own program
-		cmd.ExtraFiles, cmd.SysProcAttr, cmd.Stderr = files, as(id), os.Stderr
-		if err := cmd.Start(); err != nil {
-			return err
-		}
-		procs = append(procs, cmd)
-		return nil
-	}
-	a, err := listen(filepath.Join(run, "adapter.sock"))
-	if err != nil {
-		return nil, err
-	}
-	o, err := listen(filepath.Join(run, "operator.sock"))
-	if err != nil {
-		return nil, err
-	}
-	cf, err := pipe(protocol.Config{
-		Team: "bench", Database: filepath.Join(dir, "adapter", "messages.db"), Listeners: []string{"a", protocol.OperatorListener},
-		Agents: map[string]protocol.Agent{"a": {GatewayID: gatewayID, TokenHash: protocol.HashToken(token)}},
-		// A channel without other members: what is measured is the sending.
-		Policy: adapter.Policy{Team: "bench", Channels: map[string][]string{"all": {"a"}}, Agents: map[string]adapter.AgentPolicy{"a": {}}},
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := launch(adapterID, "adapter", cf, a, o); err != nil {
-		return nil, err
-	}
-	g, err := listen(filepath.Join(run, "gateway.sock"))
-	if err != nil {
-		return stop, err
-	}
-	gf, err := pipe(gatewayconfig.Config{
-		Team: "bench", Agent: "a", Token: token, RuntimeID: runtimeID, DialerSocket: filepath.Join(run, "none"),
-		AdapterSocket: filepath.Join(run, "adapter.sock"), AdapterToken: token, Data: filepath.Join(dir, "data"),
-	})
-	if err != nil {
-		return stop, err
-	}
-	return stop, launch(gatewayID, "gateway", g, gf)
-}
-
-func listen(path string) (*os.File, error) {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
-	if err != nil {
-		return nil, err
-	}
-	l.SetUnlinkOnClose(false)
-	return errorsFirst(l.File())(os.Chmod(path, 0o777)) // #nosec G302 -- the servers look at ids
-}
-
-func errorsFirst(f *os.File, err error) func(error) (*os.File, error) {
-	return func(more error) (*os.File, error) { return f, errors.Join(err, more) }
-}
-
-func pipe(v any) (*os.File, error) {
-	r, w, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	text, err := json.Marshal(v)
-	if err == nil {
-		_, err = w.Write(text)
-	}
-	return r, errors.Join(err, w.Close())
-}
-
-func copyFile(from, to string) error {
-	in, err := os.Open(from) // #nosec G304 G703 -- our own programs, in our own folder
-	if err != nil {
+	took := used(c.server.pids) - before
+	var rate, p50 float64
+	if _, err = fmt.Sscan(string(out), &rate, &p50); err != nil {
 		return err
 	}
-	defer func() { _ = in.Close() }()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o755) // #nosec G302 G304 -- a program
-	if err != nil {
-		return err
+	r := c.results[key(senders, batch)]
+	if r == nil {
+		r = &result{}
+		c.results[key(senders, batch)] = r
 	}
-	_, err = io.Copy(out, in)
-	return errors.Join(err, out.Close())
+	r.rate, r.p50 = append(r.rate, rate), append(r.p50, p50)
+	r.cpu = append(r.cpu, float64(took.Microseconds())/(rate*b.seconds))
+	return nil
 }
 
-// startRedis starts a Redis that syncs each write, when there is one.
-func startRedis(dir string) (stop func(), address string, err error) {
-	exe, err := exec.LookPath("redis-server")
-	if err != nil {
-		return nil, "", errors.New("redis-server is not installed (Debian: redis-server)")
+// print prints one table.
+func (b *bench) print(title string, cell func(*result) string) {
+	fmt.Printf("| %s |", title)
+	for _, n := range b.senders {
+		fmt.Printf(" %d |", n)
 	}
-	address = filepath.Join("/tmp", filepath.Base(dir)+".redis.sock")
-	data := filepath.Join(dir, "redis")
-	if err := os.Mkdir(data, 0o700); err != nil {
-		return nil, "", err
-	}
-	cmd := exec.Command(exe, "--port", "0", "--unixsocket", address, "--dir", data, "--appendonly", "yes", "--appendfsync", "always", "--save", "") // #nosec G204 -- found in PATH
-	if err := cmd.Start(); err != nil {
-		return nil, "", err
-	}
-	stop = func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-		_ = os.Remove(address)
-	}
-	for range 500 {
-		c, err := net.Dial("unix", address)
-		if err == nil {
-			return stop, address, c.Close()
+	fmt.Println("\n|" + strings.Repeat("---|", len(b.senders)+1))
+	for _, batch := range b.batches {
+		for i := range b.all {
+			c := &b.all[i]
+			if c.leavesOut(batch) {
+				continue
+			}
+			fmt.Print("| ", c.name)
+			if batch > 1 {
+				fmt.Printf(", %d in one request", batch)
+			}
+			if c.skip != "" {
+				fmt.Print(" | not measured: ", c.skip, strings.Repeat(" |", len(b.senders)), "\n")
+				continue
+			}
+			fmt.Print(" |")
+			for _, n := range b.senders {
+				fmt.Print(" ", cell(c.results[key(n, batch)]), " |")
+			}
+			fmt.Println()
 		}
-		time.Sleep(10 * time.Millisecond)
 	}
-	stop()
-	return nil, "", errors.New(strings.Join(cmd.Args, " ") + " does not answer")
+}
+
+func median(x []float64) float64 {
+	slices.Sort(x)
+	return x[len(x)/2]
 }

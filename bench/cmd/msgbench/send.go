@@ -12,75 +12,80 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/bench/load"
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/client"
 	"bulkhead/internal/adapter/draftkey"
 	"bulkhead/internal/tooltoken"
 )
 
-var body = `"` + strings.Repeat("x", 1022) + `"`
-
-// sender sends a batch and returns when it is durable.
-type sender func() error
-
-// send is the process of the senders: it prints messages per second and the
-// median time of a request, in microseconds.
-func send(load, at string, senders, batch int, d time.Duration) error {
-	make := map[string]func(string, int) (sender, error){"rest": rest, "frames": frames, "redis": redis, "append": appending}[load]
-	if make == nil {
-		return fmt.Errorf("there is no load %q", load)
+// send is the process of the senders.
+func send(kind, at string, senders, batch int, d time.Duration) error {
+	sender := map[string]func(string, int) (load.Send, error){"rest": rest, "frames": frames, "redis": redis, "append": appending}[kind]
+	if sender == nil {
+		return fmt.Errorf("there is no load %q", kind)
 	}
-	var work sync.WaitGroup
-	var mu sync.Mutex
-	var times []time.Duration
-	var failed error
-	begin := time.Now()
-	for range senders {
-		s, err := make(at, batch)
+	return load.Run(senders, batch, d, func() (load.Send, error) { return sender(at, batch) })
+}
+
+var sent atomic.Int64
+
+// next is the recipient of the next message.
+func next() string { return sink(int(sent.Add(1))) }
+
+var linked sync.Once
+
+// awaitLink waits until the gateway has reached its adapter: before that a send
+// goes into the outbox.
+func awaitLink(t *http.Transport, authorization string) error {
+	q, err := http.NewRequest("GET", "http://gateway/v1/channels", nil)
+	if err != nil {
+		return err
+	}
+	q.Header.Set("Authorization", authorization)
+	for range 500 {
+		r, err := t.RoundTrip(q)
 		if err != nil {
 			return err
 		}
-		work.Go(func() {
-			var own []time.Duration
-			var err error
-			for err == nil && time.Since(begin) < d {
-				at := time.Now()
-				err = s()
-				own = append(own, time.Since(at))
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			times, failed = append(times, own...), errors.Join(failed, err)
-		})
+		_ = r.Body.Close()
+		if r.StatusCode == http.StatusOK {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
-	work.Wait()
-	took := time.Since(begin)
-	if failed != nil {
-		return failed
-	}
-	slices.Sort(times)
-	fmt.Println(float64(len(times)*batch)/took.Seconds(), float64(times[len(times)/2].Microseconds()))
-	return nil
+	return errors.New("the gateway does not reach its adapter")
 }
 
-func rest(at string, batch int) (sender, error) {
+func rest(at string, batch int) (load.Send, error) {
 	t := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", at)
 	}}
+	authorization := "Bearer " + tooltoken.Of(token)
+	var failed error
+	linked.Do(func() {
+		failed = awaitLink(t, authorization)
+		for range sinks / adapter.MaxBatch { // as reach does
+			failed = errors.Join(failed, post(t, authorization, adapter.MaxBatch)())
+		}
+	})
+	return post(t, authorization, batch), failed
+}
+
+func post(t *http.Transport, authorization string, batch int) load.Send {
 	path, want := "/v1/messages", http.StatusCreated
 	if batch > 1 {
 		path, want = "/v1/messages:batch", http.StatusMultiStatus
 	}
-	authorization := "Bearer " + tooltoken.Of(token)
 	var b bytes.Buffer
 	return func() error {
 		b.Reset()
@@ -91,7 +96,7 @@ func rest(at string, batch int) (sender, error) {
 			if i > 0 {
 				b.WriteByte(',')
 			}
-			fmt.Fprintf(&b, `{"idempotency_key":"%s","channel":"all","type":"note","body":%s}`, draftkey.New(), body)
+			fmt.Fprintf(&b, `{"idempotency_key":"%s","to":"%s","type":"note","body":%s}`, draftkey.New(), next(), load.Body)
 		}
 		if batch > 1 {
 			b.WriteString("]}")
@@ -111,7 +116,7 @@ func rest(at string, batch int) (sender, error) {
 			err = fmt.Errorf("%d %.300s", r.StatusCode, text)
 		}
 		return err
-	}, nil
+	}
 }
 
 var (
@@ -119,17 +124,34 @@ var (
 	oneOnce sync.Once
 )
 
-// frames pipelines all senders over one connection, as a gateway does.
-func frames(at string, batch int) (sender, error) {
+// reach connects to the adapter and writes to every recipient once: that a
+// channel's first message makes the channel is not measured.
+func reach(at string) error {
 	var err error
-	oneOnce.Do(func() { one, err = client.Dial(context.Background(), at, token) })
+	if one, err = client.Dial(context.Background(), at, token); err != nil {
+		return err
+	}
+	drafts := make([]adapter.Draft, sinks)
+	for i := range drafts {
+		drafts[i] = adapter.Draft{IdempotencyKey: draftkey.New(), To: sink(i), Type: "note", Body: json.RawMessage(`""`)}
+	}
+	for _, r := range one.Send(context.Background(), "", drafts) {
+		err = errors.Join(err, r.Err)
+	}
+	return err
+}
+
+// frames pipelines all senders over one connection, as a gateway does.
+func frames(at string, batch int) (load.Send, error) {
+	var err error
+	oneOnce.Do(func() { err = reach(at) })
 	if err != nil {
 		return nil, err
 	}
 	return func() error {
 		drafts := make([]adapter.Draft, batch)
 		for i := range drafts {
-			drafts[i] = adapter.Draft{IdempotencyKey: draftkey.New(), Channel: "all", Type: "note", Body: json.RawMessage(body)}
+			drafts[i] = adapter.Draft{IdempotencyKey: draftkey.New(), To: next(), Type: "note", Body: json.RawMessage(load.Body)}
 		}
 		for _, r := range one.Send(context.Background(), "", drafts) {
 			if r.Err != nil {
@@ -140,15 +162,25 @@ func frames(at string, batch int) (sender, error) {
 	}, nil
 }
 
+var emptied sync.Once
+
 // redis speaks RESP: a batch is pipelined commands.
-func redis(at string, batch int) (sender, error) {
+func redis(at string, batch int) (load.Send, error) {
 	c, err := net.Dial("unix", at)
 	if err != nil {
 		return nil, err
 	}
-	one := "*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nb\r\n$" + strconv.Itoa(len(body)) + "\r\n" + body + "\r\n"
+	one := "*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nb\r\n$" + strconv.Itoa(len(load.Body)) + "\r\n" + load.Body + "\r\n"
 	all := []byte(strings.Repeat(one, batch))
 	in := bufio.NewReader(c)
+	emptied.Do(func() {
+		if _, err = c.Write([]byte("*2\r\n$3\r\nDEL\r\n$1\r\ns\r\n")); err == nil {
+			_, err = in.ReadString('\n')
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
 	return func() error {
 		if _, err := c.Write(all); err != nil {
 			return err
@@ -167,13 +199,13 @@ func redis(at string, batch int) (sender, error) {
 }
 
 // appending is the floor: one file for each sender.
-func appending(at string, _ int) (sender, error) {
+func appending(at string, _ int) (load.Send, error) {
 	f, err := os.CreateTemp(at, filepath.Base("append"))
 	if err != nil {
 		return nil, err
 	}
 	_ = os.Remove(f.Name())
-	text := []byte(body)
+	text := []byte(load.Body)
 	return func() error {
 		if _, err := f.Write(text); err != nil {
 			return err

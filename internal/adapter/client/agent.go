@@ -9,6 +9,7 @@ import (
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/jsonscan"
 )
 
 // Agent is an adapter.Service for the one agent that the socket and the token
@@ -34,6 +35,16 @@ const frameBudget = 3 << 20
 
 // Send sends drafts, in as many requests as their size needs, in order.
 func (a *Agent) Send(ctx context.Context, _ string, drafts []adapter.Draft) []adapter.SendResult {
+	return a.sendAll(ctx, drafts, false)
+}
+
+// SendLate is Send for what an outbox accepted before: the sender gets a notice
+// of what is refused for good.
+func (a *Agent) SendLate(ctx context.Context, drafts []adapter.Draft) []adapter.SendResult {
+	return a.sendAll(ctx, drafts, true)
+}
+
+func (a *Agent) sendAll(ctx context.Context, drafts []adapter.Draft, late bool) []adapter.SendResult {
 	out := make([]adapter.SendResult, 0, len(drafts))
 	for len(drafts) > 0 {
 		n, size := 0, 0
@@ -41,13 +52,13 @@ func (a *Agent) Send(ctx context.Context, _ string, drafts []adapter.Draft) []ad
 			size += len(drafts[n].Body) + 512
 			n++
 		}
-		out = append(out, a.send(ctx, drafts[:n])...)
+		out = append(out, a.send(ctx, drafts[:n], late)...)
 		drafts = drafts[n:]
 	}
 	return out
 }
 
-func (a *Agent) send(ctx context.Context, drafts []adapter.Draft) []adapter.SendResult {
+func (a *Agent) send(ctx context.Context, drafts []adapter.Draft, late bool) []adapter.SendResult {
 	out := make([]adapter.SendResult, len(drafts))
 	fail := func(err error) []adapter.SendResult {
 		for i := range out {
@@ -56,12 +67,16 @@ func (a *Agent) send(ctx context.Context, drafts []adapter.Draft) []adapter.Send
 		return out
 	}
 	for i := range drafts {
-		if !json.Valid(drafts[i].Body) {
+		if !jsonscan.Valid(drafts[i].Body) {
 			return fail(fmt.Errorf("adapter: draft %d of %d: the body is not JSON", i+1, len(drafts)))
 		}
 	}
+	var text json.RawMessage
+	err := a.ask(ctx, protocol.VerbSend, func(b []byte) []byte { return protocol.AppendDrafts(b, drafts, late) }, protocol.VerbSent, &text)
 	var sent protocol.Sent
-	err := a.ask(ctx, protocol.VerbSend, func(b []byte) []byte { return protocol.AppendDrafts(b, drafts) }, protocol.VerbSent, &sent)
+	if err == nil {
+		sent, err = protocol.ReadSent(text)
+	}
 	if err == nil && len(sent.Results) != len(drafts) {
 		err = fmt.Errorf("adapter: %d results for %d drafts", len(sent.Results), len(drafts))
 	}

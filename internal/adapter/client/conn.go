@@ -207,7 +207,11 @@ func (c *conn) ask(ctx context.Context, verb string, body func([]byte) []byte, w
 func expect(m wire.Message, want string, out any) error {
 	switch m.Verb {
 	case want:
-		if out == nil {
+		switch raw := out.(type) {
+		case nil:
+			return nil
+		case *json.RawMessage: // read by the caller; the frame is this message's alone
+			*raw = m.Body
 			return nil
 		}
 		if err := json.Unmarshal(m.Body, out); err != nil {

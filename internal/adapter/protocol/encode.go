@@ -32,7 +32,7 @@ func Body(v any) func([]byte) []byte {
 }
 
 // AppendDrafts appends a [Send].
-func AppendDrafts(b []byte, drafts []adapter.Draft) []byte {
+func AppendDrafts(b []byte, drafts []adapter.Draft, late bool) []byte {
 	b = append(b, `{"drafts":[`...)
 	for i := range drafts {
 		if i > 0 {
@@ -40,7 +40,11 @@ func AppendDrafts(b []byte, drafts []adapter.Draft) []byte {
 		}
 		b = AppendDraft(b, &drafts[i])
 	}
-	return append(b, `]}`...)
+	b = append(b, ']')
+	if late {
+		b = append(b, `,"late":true`...)
+	}
+	return append(b, '}')
 }
 
 // AppendDraft appends one draft.

@@ -8,8 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
+	"slices"
 	"strconv"
 	"sync"
+
+	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/wire"
 )
@@ -25,6 +29,8 @@ type Conn struct {
 	wake    *sync.Cond // the writer sleeps on it, and Write when pending is full
 	pending []byte     // whole frames that wait
 	spare   []byte
+	writing bool // somebody is in write
+	waiting int  // calls of Write that wait for room
 	err     error
 	closed  bool
 	done    chan struct{}
@@ -54,13 +60,48 @@ func (c *Conn) Close() error {
 	return err
 }
 
-// Write queues one frame around a body that is JSON already. body appends it.
+// Write sends one frame around a body that is JSON already. body appends it.
+// Frames of concurrent calls travel together. What the kernel does not take at
+// once, flush goes on with: Write waits only while too much is pending.
 func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for len(c.pending) > maxPending && c.err == nil && !c.closed {
+		c.waiting++
 		c.wake.Wait()
+		c.waiting--
 	}
+	if err := c.add(id, verb, body); err != nil || c.writing {
+		return err
+	}
+	// Those that were woken together with the caller get to add theirs. To write
+	// here and not in flush saves waking another thread.
+	c.writing = true
+	c.mu.Unlock()
+	runtime.Gosched()
+	c.mu.Lock()
+	c.write(c.try)
+	return nil
+}
+
+// Queue leaves a frame to be sent and never waits: for a caller whom nobody's
+// slowness may hold up. It is not taken when the peer does not read what there
+// is already.
+func (c *Conn) Queue(id uint64, verb string, body func([]byte) []byte) (taken bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.pending) > maxPending && c.err == nil && !c.closed {
+		return false, nil
+	}
+	idle := len(c.pending) == 0 && !c.writing
+	if err = c.add(id, verb, body); err == nil && idle {
+		c.wake.Broadcast()
+	}
+	return true, err
+}
+
+// add appends a frame to what is pending.
+func (c *Conn) add(id uint64, verb string, body func([]byte) []byte) error {
 	if c.err != nil {
 		return c.err
 	}
@@ -83,38 +124,68 @@ func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 	}
 	binary.BigEndian.PutUint32(b[start:], uint32(n)) // #nosec G115 -- bounded by MaxFrame above
 	c.pending = b
-	if start == 0 {
-		c.wake.Broadcast()
-	}
 	return nil
 }
 
-// flush writes what is pending, all of it at once, until Close.
+// flush writes what others left, until Close.
 func (c *Conn) flush() {
 	defer close(c.done)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for {
-		for len(c.pending) == 0 && !c.closed {
+	for c.err == nil {
+		for (len(c.pending) == 0 || c.writing) && !c.closed && c.err == nil {
 			c.wake.Wait()
 		}
 		if c.closed {
 			return
 		}
-		out := c.pending
-		c.pending = c.spare[:0]
-		c.mu.Unlock()
-		_, err := c.c.Write(out)
-		c.mu.Lock()
-		if c.spare = nil; cap(out) <= 1<<20 { // a burst's buffer is not kept for ever
-			c.spare = out
-		}
-		c.wake.Broadcast()
-		if err != nil {
-			c.err = fmt.Errorf("adapter: %w", err)
-			return
+		if c.err == nil {
+			c.writing = true
+			c.write(c.c.Write)
 		}
 	}
+}
+
+// write writes what is pending, all of it at once. The caller holds mu and has
+// set writing.
+func (c *Conn) write(to func([]byte) (int, error)) {
+	out := c.pending
+	c.pending = c.spare[:0]
+	c.spare = nil
+	c.mu.Unlock()
+	n, err := to(out)
+	c.mu.Lock()
+	c.writing = false
+	if err != nil {
+		c.err = fmt.Errorf("adapter: %w", err)
+	} else if n < len(out) { // what try left goes first
+		c.pending = append(slices.Clone(out[n:]), c.pending...)
+	}
+	if cap(out) <= 1<<20 { // a burst's buffer is not kept for ever
+		c.spare = out
+	}
+	if len(c.pending) > 0 || c.waiting > 0 || c.err != nil {
+		c.wake.Broadcast()
+	}
+}
+
+// try writes what the kernel takes without waiting.
+func (c *Conn) try(b []byte) (n int, err error) {
+	raw, err := c.c.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	failure := raw.Write(func(fd uintptr) bool {
+		n, err = unix.Write(int(fd), b) // #nosec G115 -- a descriptor
+		return true
+	})
+	switch {
+	case failure != nil:
+		return 0, failure
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		return 0, nil
+	}
+	return max(n, 0), err
 }
 
 // Read gives the next frame; its body is the caller's.

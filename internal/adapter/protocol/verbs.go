@@ -69,6 +69,7 @@ type Auth struct {
 // Send carries drafts.
 type Send struct {
 	Drafts []adapter.Draft `json:"drafts"`
+	Late   bool            `json:"late,omitempty"` // an outbox accepted them before: the sender is told of what is refused for good
 }
 
 // Sent answers each draft.

@@ -57,7 +57,7 @@ func (a *alerts) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case d := <-a.queue:
-			_ = a.store.OperatorSend(ctx, d) // a full queue of the orchestrator's is no reason to stop; the record stands
+			_ = a.store.Alert(ctx, d) // a full queue of the orchestrator's is no reason to stop; the record stands
 		}
 	}
 }

@@ -47,6 +47,8 @@ const (
 type Store interface {
 	adapter.Service
 	adapter.Operator
+	Submit(from string, drafts []adapter.Draft, late bool, done func([]adapter.SendResult))
+	Alert(ctx context.Context, d adapter.Draft) adapter.SendResult
 	Metrics(ctx context.Context) (store.Metrics, error)
 }
 

@@ -43,8 +43,9 @@ type stage struct {
 	dir   string
 	store *store.Adapter
 
-	mu  sync.Mutex
-	out bytes.Buffer
+	mu   sync.Mutex
+	out  bytes.Buffer
+	stop func() // the server, not the store
 }
 
 func (s *stage) Write(b []byte) (int, error) {
@@ -115,11 +116,14 @@ func start(t testing.TB) *stage {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- srv.Serve(ctx, listeners) }()
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+	t.Cleanup(func() {
+		s.stop()
 		if err := s.store.Close(); err != nil {
 			t.Error(err)
 		}
@@ -232,7 +236,7 @@ func TestSocketIdAndTokenAreAllNeeded(t *testing.T) {
 		t.Fatalf("the orchestrator was not alerted: %v", err)
 	}
 	for _, d := range got {
-		if d.Type != server.SecurityAlert || !strings.Contains(string(d.Body), `"identity.bad_`) {
+		if d.From != adapter.AlertName || d.Type != server.SecurityAlert || !strings.Contains(string(d.Body), `"identity.bad_`) {
 			t.Errorf("%s: %s", d.Type, d.Body)
 		}
 	}
@@ -579,4 +583,35 @@ func FuzzSession(f *testing.F) {
 			t.Fatalf("bob is not served any more: %v", err)
 		}
 	})
+}
+
+// A refused send is found by operators, once for each kind, with its count.
+func TestARefusedSendIsWrittenDown(t *testing.T) {
+	s := start(t)
+	a := s.agent(t, "alice")
+	for range 3 {
+		if r := a.Send(t.Context(), "", []adapter.Draft{draft("nobody", `1`)}); r[0].Err == nil {
+			t.Fatal("alice may write to anybody")
+		}
+	}
+	d := draft("bob", `1`)
+	first, other := d, d
+	other.Body = json.RawMessage(`2`)
+	for _, r := range a.Send(t.Context(), "", []adapter.Draft{first, other}) {
+		_ = r // the second is refused: its key was taken
+	}
+	_ = a.Close()
+	s.stop() // what is folded is written at the end
+	count := map[deny.Code]uint64{}
+	for _, r := range s.records(t) {
+		if r.Kind == record.Message && r.Verdict == record.Denied && r.Agent == "alice" && r.Reason != nil {
+			count[r.Reason.Code] += r.Count
+			if want := map[deny.Code]string{deny.MessageNotAllowed: "to nobody", deny.MessageDuplicateKey: "to bob"}[r.Reason.Code]; r.Target != want {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+	if count[deny.MessageNotAllowed] != 3 || count[deny.MessageDuplicateKey] != 1 {
+		t.Errorf("%v", count)
+	}
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
 	"bulkhead/internal/wire"
 )
 
@@ -53,6 +55,10 @@ func (s *session) run(ctx context.Context) {
 		give, err := s.share.take(ctx, len(m.Body))
 		if err != nil {
 			return
+		}
+		if m.Verb == protocol.VerbSend && s.agent != "" {
+			s.send(m, &work, give)
+			continue
 		}
 		work.Go(func() {
 			defer give()
@@ -146,9 +152,13 @@ func (s *session) reply(id uint64, verb string, body any) {
 // decode reads a request's body.
 func decode(m wire.Message, into any) error {
 	if err := json.Unmarshal(m.Body, into); err != nil {
-		return invalid(m.Verb, "it does not decode: "+err.Error())
+		return undecodable(m, err)
 	}
 	return nil
+}
+
+func undecodable(m wire.Message, err error) *deny.Reason {
+	return invalid(m.Verb, "it does not decode: "+err.Error())
 }
 
 func invalid(verb, why string) *deny.Reason {
@@ -160,8 +170,6 @@ func invalid(verb, why string) *deny.Reason {
 // service does an agent's request.
 func (s *session) service(ctx context.Context, m wire.Message) error {
 	switch m.Verb {
-	case protocol.VerbSend:
-		return s.send(ctx, m)
 	case protocol.VerbReceive:
 		return s.receive(ctx, m)
 	case protocol.VerbAck, protocol.VerbExtend:
@@ -208,17 +216,62 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 	return invalid(fmt.Sprintf("%.40q", m.Verb), "there is no such request for agents")
 }
 
-func (s *session) send(ctx context.Context, m wire.Message) error {
-	var q protocol.Send
-	if err := decode(m, &q); err != nil {
-		return err
+// send has the store take messages. Its writer itself leaves the answer on the
+// connection: to wake a goroutine for each request costs more than the rest.
+func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
+	at := time.Now()
+	end := func(err error) {
+		s.metrics.request(m.Verb, s.agent, err, time.Since(at))
+		give()
+		work.Done()
 	}
-	if len(q.Drafts) == 0 || len(q.Drafts) > adapter.MaxBatch {
-		return invalid(m.Verb, fmt.Sprintf("%d drafts are not between 1 and %d", len(q.Drafts), adapter.MaxBatch))
+	work.Add(1)
+	q, err := protocol.ReadSend(m.Body)
+	if err != nil {
+		err = undecodable(m, err)
+	} else if len(q.Drafts) == 0 || len(q.Drafts) > adapter.MaxBatch {
+		err = invalid(m.Verb, fmt.Sprintf("%d drafts are not between 1 and %d", len(q.Drafts), adapter.MaxBatch))
 	}
-	results := s.store.Send(ctx, s.agent, q.Drafts)
-	s.metrics.sent(s.agent, results)
-	return s.c.Write(m.ID, protocol.VerbSent, func(b []byte) []byte { return protocol.AppendResults(b, results) })
+	if err != nil {
+		s.fail(m.ID, err)
+		end(err)
+		return
+	}
+	s.store.Submit(s.agent, q.Drafts, q.Late, func(results []adapter.SendResult) {
+		s.metrics.sent(s.agent, results)
+		s.record(q.Drafts, results, work)
+		body := func(b []byte) []byte { return protocol.AppendResults(b, results) }
+		taken, err := s.c.Queue(m.ID, protocol.VerbSent, body)
+		if taken && !errors.Is(err, wire.ErrFrame) { // another error is the connection's, which has ended
+			end(err)
+			return
+		}
+		go func() { // the peer does not read, or the answer is too large; work waits for it
+			if !taken {
+				err = s.c.Write(m.ID, protocol.VerbSent, body)
+			}
+			if errors.Is(err, wire.ErrFrame) {
+				s.fail(m.ID, err)
+			}
+			end(err)
+		}()
+	})
+}
+
+// record writes down which drafts were refused by a rule, so that operators find
+// it; what repeats is folded. Not by the caller, the store's writer, which waits for no file.
+func (s *session) record(drafts []adapter.Draft, results []adapter.SendResult, work *sync.WaitGroup) {
+	for i := range results {
+		var r *deny.Reason
+		if results[i].Err == nil || !errors.As(results[i].Err, &r) || r.Code == deny.MessageUnavailable {
+			continue
+		}
+		target := "channel " + drafts[i].Channel
+		if drafts[i].To != "" {
+			target = "to " + drafts[i].To
+		}
+		work.Go(func() { s.log.Add(s.agent, record.Message, target, record.Denied, r) })
+	}
 }
 
 // receive answers in as many frames as the messages need.

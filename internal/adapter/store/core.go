@@ -79,7 +79,7 @@ func (c *core) queueOf(id int64) *queue {
 
 // quota is what a sender may have in queues and dead letters; 0: no bound.
 func (c *core) quota(sender string) int64 {
-	if sender == System || sender == OperatorName {
+	if sender == System || sender == OperatorName || sender == AlertName {
 		return 0
 	}
 	if n := c.policy.Agents[sender].MaxBytes; n > 0 {

@@ -73,32 +73,51 @@ func resize(b []byte, size int64) []byte {
 }
 
 // crash gives what is on the disk after a power failure at position at.
-func (d *disk) crash(at int, rng *rand.Rand) map[string][]byte {
-	stable := map[string][]byte{}
+func (d *disk) crash(at int, rng *rand.Rand) map[string][]byte { return d.replay().crash(at, rng) }
+
+// replay goes through a disk's changes once, for many crashes in their order.
+type replay struct {
+	log     []change
+	at      int
+	stable  map[string][]byte
+	pending map[string][]change
+}
+
+func (d *disk) replay() *replay {
+	r := &replay{log: d.log, stable: map[string][]byte{}, pending: map[string][]change{}}
 	for name, b := range d.begin {
-		stable[name] = slices.Clone(b)
+		r.stable[name] = slices.Clone(b)
 	}
-	pending := map[string][]change{}
-	for _, c := range d.log[:at] {
-		switch c.kind {
+	return r
+}
+
+// crash gives what is on the disk after a power failure at position at, which
+// is not before that of the last call.
+func (r *replay) crash(at int, rng *rand.Rand) map[string][]byte {
+	for ; r.at < at; r.at++ {
+		switch c := r.log[r.at]; c.kind {
 		case 's':
-			for _, p := range pending[c.file] {
-				stable[c.file] = apply(stable[c.file], p)
+			for _, p := range r.pending[c.file] {
+				r.stable[c.file] = apply(r.stable[c.file], p)
 			}
-			delete(pending, c.file)
+			delete(r.pending, c.file)
 		case 'd': // SQLite syncs the folder where it matters
-			delete(stable, c.file)
-			delete(pending, c.file)
+			delete(r.stable, c.file)
+			delete(r.pending, c.file)
 		default:
-			pending[c.file] = append(pending[c.file], c)
+			r.pending[c.file] = append(r.pending[c.file], c)
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(pending)) {
-		for _, c := range survivors(pending[name], rng) {
-			stable[name] = apply(stable[name], c)
+	left := map[string][]byte{}
+	for name, b := range r.stable {
+		left[name] = slices.Clone(b)
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.pending)) {
+		for _, c := range survivors(r.pending[name], rng) {
+			left[name] = apply(left[name], c)
 		}
 	}
-	return stable
+	return left
 }
 
 // survivors chooses what of unsynced writes reached the disk.

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/jsonscan"
 )
 
 var (
@@ -126,7 +127,7 @@ func check(from string, d *Draft) (checked, *deny.Reason) {
 	}
 	if len(d.Body) == 0 {
 		fail("body", "a JSON value is needed")
-	} else if !json.Valid(d.Body) {
+	} else if !jsonscan.Valid(d.Body) {
 		fail("body", "not a JSON value")
 	}
 	if bad != nil {

@@ -7,7 +7,7 @@ import (
 )
 
 // op is one thing for the writer to do. run is called on the writer's
-// goroutine inside a transaction; finish gets nil when that is on disk.
+// goroutine inside a transaction; finish or done gets nil when that is on disk.
 type op struct {
 	agent  string // whose turn it takes; "" for operators
 	cost   int    // rows, roughly
@@ -15,6 +15,7 @@ type op struct {
 	run    func(*txn)
 	after  func(*conn) // instead of run: reads between transactions
 	finish chan error
+	done   func(error) // instead of finish: called by the writer, and never blocks
 }
 
 // Bounds of what may wait for the disk. One agent that exceeds its own is

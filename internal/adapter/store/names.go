@@ -42,6 +42,7 @@ const (
 	Normal              = adapter.Normal
 	High                = adapter.High
 	OperatorName        = adapter.OperatorName
+	AlertName           = adapter.AlertName
 	DefaultBytes        = adapter.DefaultBytes
 )
 

@@ -2,12 +2,15 @@ package store
 
 import (
 	"encoding/json"
+	"errors"
 	"time"
+
+	"bulkhead/internal/deny"
 )
 
 // Failure is one delivery that was given up, as notices tell it.
 type Failure struct {
-	DeadLetter     int64  `json:"dead_letter"`
+	DeadLetter     int64  `json:"dead_letter"` // 0: refused after an outbox had accepted it, so it never was a message
 	From           string `json:"from"`
 	Recipient      string `json:"recipient"`
 	Channel        string `json:"channel"`
@@ -49,6 +52,25 @@ func (t *txn) tell(e *entry, d *death) {
 	})
 }
 
+// refusedLate has the sender told of a draft that was refused for good after its
+// outbox had accepted it. The sender finds it in its outbox as well.
+func (t *txn) refusedLate(from string, d *Draft, err error) {
+	var r *deny.Reason
+	if !errors.As(err, &r) || r.RetryAfter > 0 {
+		return
+	}
+	sender, channel := t.agent(from), d.Channel
+	if d.To != "" {
+		channel = Direct(from, d.To)
+	}
+	u := t.untold[sender]
+	if u == nil {
+		u = &untold{}
+		t.untold[sender] = u
+	}
+	u.failures = append(u.failures, Failure{From: from, Recipient: d.To, Channel: channel, IdempotencyKey: d.IdempotencyKey, Type: d.Type, Reason: r.Error()})
+}
+
 // notify sends the notices that are due: to the sender, and to the orchestrator.
 func (t *txn) notify() {
 	var due []int64
@@ -72,7 +94,7 @@ func (t *txn) notify() {
 			t.fail(err)
 			return
 		}
-		t.log.Warn("messages became dead letters", "sender", t.names[sender], "count", n, "waiting", len(u.failures),
+		t.log.Warn("messages were given up", "sender", t.names[sender], "count", n, "waiting", len(u.failures),
 			"first", told[0].DeadLetter, "recipient", told[0].Recipient, "reason", told[0].Reason)
 		t.notice(t.names[sender], DeliveryFailed, body)
 		t.notice(t.policy.Orchestrator, DeadLettered, body)

@@ -23,7 +23,7 @@ func clonePolicy(p *Policy) Policy {
 // checkPolicy refuses one whose names could be taken for something else.
 func checkPolicy(p *Policy) error {
 	for name := range p.Agents {
-		if name == System || name == OperatorName || name == "" || len(name) > 64 || strings.ContainsAny(name, "@+ \x00") {
+		if name == System || name == OperatorName || name == AlertName || name == "" || len(name) > 64 || strings.ContainsAny(name, "@+ \x00") {
 			return fmt.Errorf("policy: %q cannot be the name of an agent: it is reserved or malformed", name)
 		}
 	}

@@ -11,58 +11,119 @@ import (
 
 // Send implements [Service].
 func (a *Adapter) Send(ctx context.Context, from string, drafts []Draft) []SendResult {
-	return a.send(ctx, from, drafts, false)
+	return a.send(ctx, newSending(from, drafts))
+}
+
+// Submit is Send for a caller that does not wait: done is called once, with
+// what Send returns. It is called by the writer, which does nothing else
+// meanwhile, so it must not block.
+//
+// late drafts were accepted by an outbox before: the sender went on, so of what
+// is refused for good it gets a notice.
+func (a *Adapter) Submit(from string, drafts []Draft, late bool, done func([]SendResult)) {
+	s := newSending(from, drafts)
+	if s.late = late; len(s.good) == 0 && !late {
+		done(s.results)
+		return
+	}
+	o := s.op()
+	o.done = func(err error) { done(s.answer(err)) }
+	if err := a.intake.put(o); err != nil {
+		done(s.answer(err))
+	}
 }
 
 // OperatorSend implements [Operator].
 func (a *Adapter) OperatorSend(ctx context.Context, d Draft) SendResult {
-	return a.send(ctx, OperatorName, []Draft{d}, true)[0]
+	return a.above(ctx, OperatorName, d)
 }
 
-func (a *Adapter) send(ctx context.Context, from string, drafts []Draft, operator bool) []SendResult {
-	results := make([]SendResult, len(drafts))
-	all := func(err error) []SendResult {
-		results := make([]SendResult, len(drafts))
-		for i := range results {
-			results[i].Err = err
-		}
-		return results
+// Alert sends as the adapter itself, to any agent.
+func (a *Adapter) Alert(ctx context.Context, d Draft) SendResult { return a.above(ctx, AlertName, d) }
+
+// above sends for somebody whom no policy names.
+func (a *Adapter) above(ctx context.Context, from string, d Draft) SendResult {
+	s := newSending(from, []Draft{d})
+	s.operator = true
+	return a.send(ctx, s)[0]
+}
+
+func (a *Adapter) send(ctx context.Context, s *sending) []SendResult {
+	if len(s.good) == 0 {
+		return s.results
 	}
+	return s.answer(a.do(ctx, s.op()))
+}
+
+// sending is a call of Send.
+type sending struct {
+	from     string
+	operator bool // no policy binds it
+	late     bool // see Submit
+	drafts   []Draft
+	results  []SendResult
+	good     []checked // the drafts whose form is right
+	place    []int     // of each in results
+	taken    []SendResult
+	size     int
+}
+
+func newSending(from string, drafts []Draft) *sending {
+	s := &sending{from: from, drafts: drafts, results: make([]SendResult, len(drafts))}
 	if len(drafts) > MaxBatch {
-		return all(invalid("a batch from "+from, []deny.Field{{Name: "messages", Why: fmt.Sprintf("%d drafts, the most is %d", len(drafts), MaxBatch)}}))
+		return s.fail(invalid("a batch from "+from, []deny.Field{{Name: "messages", Why: fmt.Sprintf("%d drafts, the most is %d", len(drafts), MaxBatch)}}))
 	}
-	good := make([]checked, 0, len(drafts))
-	place := make([]int, 0, len(drafts))
-	size := 0
+	s.good, s.place = make([]checked, 0, len(drafts)), make([]int, 0, len(drafts))
 	for i := range drafts {
 		c, r := check(from, &drafts[i])
 		if r != nil {
-			results[i].Err = r
+			s.results[i].Err = r
 			continue
 		}
-		good, place = append(good, c), append(place, i)
-		size += len(c.Body)
+		s.good, s.place = append(s.good, c), append(s.place, i)
+		s.size += len(c.Body)
 	}
-	if len(good) == 0 {
-		return results
-	}
-	taken := make([]SendResult, len(good))
-	lane := from
-	if operator {
+	s.taken = make([]SendResult, len(s.good))
+	return s
+}
+
+func (s *sending) op() *op {
+	lane := s.from
+	if s.operator {
 		lane = ""
 	}
-	err := a.do(ctx, &op{agent: lane, cost: len(good), bytes: size, run: func(t *txn) {
-		for i := range good {
-			taken[i] = t.send(from, &good[i], operator)
+	return &op{agent: lane, cost: len(s.good), bytes: s.size, run: func(t *txn) {
+		for i := range s.good {
+			s.taken[i] = t.send(s.from, &s.good[i], s.operator)
+			if s.late {
+				t.refusedLate(s.from, &s.good[i].Draft, s.taken[i].Err)
+			}
 		}
-	}})
+		for i := range s.drafts {
+			if s.late {
+				t.refusedLate(s.from, &s.drafts[i], s.results[i].Err) // those whose form is wrong
+			}
+		}
+	}}
+}
+
+// answer gives the results. With an error taken is still the writer's.
+func (s *sending) answer(err error) []SendResult {
 	if err != nil {
-		return all(err) // taken is the writer's until it answers
+		return s.fail(err).results
 	}
-	for i, at := range place {
-		results[at] = taken[i]
+	for i, at := range s.place {
+		s.results[at] = s.taken[i]
 	}
-	return results
+	return s.results
+}
+
+// fail gives every draft the same answer.
+func (s *sending) fail(err error) *sending {
+	for i := range s.results {
+		s.results[i] = SendResult{Err: err}
+	}
+	return s
 }
 
 // send takes one draft.

@@ -108,6 +108,10 @@ func (a *Adapter) batch(ops []*op) {
 		if o.after != nil && err == nil {
 			o.after(a.core.db)
 		}
+		if o.done != nil {
+			o.done(err)
+			continue
+		}
 		o.finish <- err
 	}
 	t.letGo()

@@ -2,6 +2,7 @@ package messages
 
 import (
 	"context"
+	"runtime"
 	"sync"
 
 	"bulkhead/internal/adapter"
@@ -15,10 +16,9 @@ const (
 )
 
 type batcher struct {
-	kick chan struct{}
-
 	mu     sync.Mutex
 	list   []single
+	flying int // batches on their way
 	closed bool
 }
 
@@ -27,11 +27,11 @@ type single struct {
 	result chan adapter.SendResult
 }
 
-func (b *batcher) init() { b.kick = make(chan struct{}, inFlight) }
-
-// send waits for the adapter's answer, however long a runtime that left would
-// have waited: see ask.
-func (b *batcher) send(_ context.Context, d adapter.Draft) adapter.SendResult {
+// sendSingle waits for the adapter's answer, however long a runtime that left
+// would have waited: see ask. While fewer than inFlight batches are on their way, the
+// caller takes the next one itself: no other goroutine has to be woken for it.
+func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
+	b := &m.batch
 	s := single{d, make(chan adapter.SendResult, 1)}
 	b.mu.Lock()
 	if b.closed {
@@ -39,20 +39,38 @@ func (b *batcher) send(_ context.Context, d adapter.Draft) adapter.SendResult {
 		return adapter.SendResult{Err: errAway}
 	}
 	b.list = append(b.list, s)
+	fly := b.flying < inFlight
+	if fly {
+		b.flying++
+	}
 	b.mu.Unlock()
-	b.wake()
+	if fly {
+		runtime.Gosched() // those that were woken with the caller get to join
+		m.fly()
+	}
 	return <-s.result
 }
 
-func (b *batcher) wake() {
-	select {
-	case b.kick <- struct{}{}:
-	default:
+// fly brings one batch to the adapter and answers it. What gathered meanwhile is
+// another's: the caller has its own answer to give.
+func (m *Messages) fly() {
+	batch := m.batch.take()
+	if len(batch) > 0 {
+		drafts := make([]adapter.Draft, len(batch))
+		for i := range batch {
+			drafts[i] = batch[i].d
+		}
+		for i, r := range m.ask(context.Background(), drafts, false) {
+			batch[i].result <- r
+		}
+	}
+	if m.batch.land() {
+		go m.fly()
 	}
 }
 
-// take gives the next batch, and whether more wait.
-func (b *batcher) take() (batch []single, more bool) {
+// take gives the next batch.
+func (b *batcher) take() []single {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n, size := 0, 0
@@ -60,14 +78,26 @@ func (b *batcher) take() (batch []single, more bool) {
 		size += len(b.list[n].d.Body)
 		n++
 	}
-	batch = b.list[:n:n]
+	batch := b.list[:n:n]
 	if b.list = b.list[n:]; len(b.list) == 0 {
 		b.list = nil
 	}
-	return batch, len(b.list) > 0
+	return batch
 }
 
-// close answers whoever came after the last batch.
+// land ends a flight, unless there is a batch for the next one.
+func (b *batcher) land() (again bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.list) > 0 {
+		return true
+	}
+	b.flying--
+	return false
+}
+
+// close answers whoever came after the last batch. Flights end with the
+// connection, which is closed before.
 func (b *batcher) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,27 +106,4 @@ func (b *batcher) close() {
 		s.result <- adapter.SendResult{Err: errAway}
 	}
 	b.list = nil
-}
-
-func (m *Messages) runBatches(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.batch.kick:
-		}
-		for more := true; more; {
-			var batch []single
-			if batch, more = m.batch.take(); len(batch) == 0 {
-				break
-			}
-			drafts := make([]adapter.Draft, len(batch))
-			for i := range batch {
-				drafts[i] = batch[i].d
-			}
-			for i, r := range m.ask(ctx, drafts) {
-				batch[i].result <- r
-			}
-		}
-	}
 }

@@ -135,7 +135,7 @@ func (m *Messages) drainSome(ctx context.Context, out []outbox.Waiting) bool {
 		drafts[i] = out[i].Draft
 	}
 	said := true
-	for i, r := range m.ask(ctx, drafts) {
+	for i, r := range m.ask(ctx, drafts, true) {
 		dest := destination(&drafts[i])
 		var reason *deny.Reason
 		switch {

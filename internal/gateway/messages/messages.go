@@ -55,16 +55,12 @@ func Open(cfg Config) (*Messages, error) {
 	m.link = newLink(cfg.Socket, cfg.Token, func(err error) {
 		cfg.Log.Add(cfg.Agent, record.Message, "adapter", record.Failed, unavailable("reach the team's adapter", err.Error()))
 	})
-	m.batch.init()
 	m.drain.init()
 	m.watch.init()
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.work.Go(func() { m.link.run(ctx) })
 	m.work.Go(func() { m.runDrain(ctx) })
-	for range inFlight {
-		m.work.Go(func() { m.runBatches(ctx) })
-	}
 	return m, nil
 }
 
@@ -94,7 +90,7 @@ func (m *Messages) send(ctx context.Context, d adapter.Draft) outcome {
 	if direct, err := m.way(ctx, &d); err != nil {
 		return outcome{SendResult: adapter.SendResult{Err: err}}
 	} else if direct {
-		r := m.batch.send(ctx, d)
+		r := m.sendSingle(d)
 		if !away(r.Err) {
 			return outcome{SendResult: r}
 		}
@@ -121,7 +117,7 @@ func (m *Messages) sendAll(ctx context.Context, drafts []adapter.Draft) []outcom
 	if len(direct) == 0 {
 		return out
 	}
-	for j, r := range m.ask(ctx, direct) {
+	for j, r := range m.ask(ctx, direct, false) {
 		if i := at[j]; away(r.Err) {
 			out[i] = m.keep(drafts[i])
 		} else {
@@ -195,8 +191,8 @@ func away(err error) bool {
 var errAway = errors.New("the team's adapter cannot be reached")
 
 // ask sends drafts over the connection there is. One that does not answer in
-// time is given up.
-func (m *Messages) ask(ctx context.Context, drafts []adapter.Draft) []adapter.SendResult {
+// time is given up. late: they were in the outbox.
+func (m *Messages) ask(ctx context.Context, drafts []adapter.Draft, late bool) []adapter.SendResult {
 	conn, _ := m.link.get()
 	if conn == nil {
 		return failed(len(drafts), errAway)
@@ -204,7 +200,12 @@ func (m *Messages) ask(ctx context.Context, drafts []adapter.Draft) []adapter.Se
 	// A runtime that leaves must not make its send uncertain: only time does.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
-	out := conn.Send(ctx, m.cfg.Agent, drafts)
+	var out []adapter.SendResult
+	if late {
+		out = conn.SendLate(ctx, drafts)
+	} else {
+		out = conn.Send(ctx, m.cfg.Agent, drafts)
+	}
 	if ctx.Err() != nil {
 		m.trip(conn)
 	}

@@ -355,6 +355,15 @@ func TestTheOutboxOutlivesTheGatewayAndTellsOfRefusals(t *testing.T) {
 	if out := s.records(); !strings.Contains(out, `"kind":"message","verdict":"denied","target":"to carol"`) || !strings.Contains(out, keys[1]) {
 		t.Errorf("the operator does not see it: %s", out)
 	}
+	// The sender, which went on after its 202, is told.
+	var got struct{ Deliveries []adapter.Delivery }
+	if _, _, text = s.do("POST", "/v1/messages:receive", `{"wait":5000000000}`); json.Unmarshal([]byte(text), &got) != nil || len(got.Deliveries) != 1 {
+		t.Fatal(text)
+	}
+	d := got.Deliveries[0]
+	if d.From != adapter.System || d.Type != adapter.DeliveryFailed || !strings.Contains(string(d.Body), keys[1]) || !strings.Contains(string(d.Body), `"recipient":"carol"`) {
+		t.Error(text)
+	}
 	_, _, text = s.do("GET", "/v1/channels/@alice+bob/messages", "")
 	if at, then := strings.Index(text, keys[0]), strings.Index(text, keys[2]); at < 0 || then < at {
 		t.Error(text)

@@ -2,12 +2,16 @@ package messages
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/jsonscan"
+	"bulkhead/internal/record"
 )
 
 // Queued is the answer to a draft that is in the outbox.
@@ -36,12 +40,14 @@ type Items struct {
 func (m *Messages) serveSend(w http.ResponseWriter, r *http.Request) {
 	body, give, err := m.read(w, r, maxSingle)
 	if err != nil {
+		m.unfit(r, err)
 		m.fail(w, r, err)
 		return
 	}
 	defer give()
 	d, reason := draft(r, body)
 	if reason != nil {
+		m.unfit(r, reason)
 		Refuse(w, reason)
 		return
 	}
@@ -60,20 +66,37 @@ func (m *Messages) serveSend(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
+// unfit writes down that a send was refused here, for its form or its size; what
+// repeats is folded. What the adapter refuses, it writes down itself.
+func (m *Messages) unfit(r *http.Request, err error) {
+	var reason *deny.Reason
+	if errors.As(err, &reason) {
+		m.cfg.Log.Add(m.cfg.Agent, record.Message, "gateway.sock "+r.URL.Path, record.Denied, reason)
+	}
+}
+
 func (m *Messages) serveBatch(w http.ResponseWriter, r *http.Request) {
 	body, give, err := m.read(w, r, maxMany)
 	if err != nil {
+		m.unfit(r, err)
 		m.fail(w, r, err)
 		return
 	}
 	defer give()
-	var q Batch
-	if fields := strict(body, &q); len(fields) > 0 {
-		m.fail(w, r, invalid(r, "the body does not fit", fields...))
-		return
+	q, usual := scanBatch(body)
+	if !usual {
+		q = Batch{}
+		if fields := strict(body, &q); len(fields) > 0 {
+			reason := invalid(r, "the body does not fit", fields...)
+			m.unfit(r, reason)
+			Refuse(w, reason)
+			return
+		}
 	}
 	if len(q.Messages) == 0 || len(q.Messages) > adapter.MaxBatch {
-		m.fail(w, r, invalid(r, "the body does not fit", deny.Field{Name: "messages", Why: fmt.Sprintf("%d are not between 1 and %d", len(q.Messages), adapter.MaxBatch)}))
+		reason := invalid(r, "the body does not fit", deny.Field{Name: "messages", Why: fmt.Sprintf("%d are not between 1 and %d", len(q.Messages), adapter.MaxBatch)})
+		m.unfit(r, reason)
+		Refuse(w, reason)
 		return
 	}
 	items := make([]Item, len(q.Messages))
@@ -82,6 +105,7 @@ func (m *Messages) serveBatch(w http.ResponseWriter, r *http.Request) {
 	for i, text := range q.Messages {
 		d, reason := draft(r, text)
 		if reason != nil {
+			m.unfit(r, reason)
 			items[i] = refusedItem(reason)
 			continue
 		}
@@ -90,7 +114,37 @@ func (m *Messages) serveBatch(w http.ResponseWriter, r *http.Request) {
 	for j, o := range m.sendAll(r.Context(), drafts) {
 		items[at[j]] = m.item(r, &o)
 	}
-	answer(w, http.StatusMultiStatus, Items{items})
+	write(w, http.StatusMultiStatus, appendItems(make([]byte, 0, 256*len(items)), items))
+}
+
+// appendItems appends an [Items], those that were taken without reflection.
+func appendItems(b []byte, items []Item) []byte {
+	b = append(b, `{"results":[`...)
+	for i := range items {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		if items[i].Result == nil {
+			b = protocol.Append(b, &items[i])
+			continue
+		}
+		b = append(b, `{"status":`...)
+		b = strconv.AppendInt(b, int64(items[i].Status), 10)
+		b = protocol.AppendResult(append(b, `,"result":`...), items[i].Result)
+		b = append(b, '}')
+	}
+	return append(b, "]}\n"...)
+}
+
+// scanBatch reads a batch in its usual form, without reflection.
+func scanBatch(body []byte) (q Batch, ok bool) {
+	ok = jsonscan.Object(body, func(name, value []byte) bool {
+		return string(name) == "messages" && q.Messages == nil && jsonscan.Array(value, func(value []byte) bool {
+			q.Messages = append(q.Messages, value)
+			return true
+		})
+	})
+	return q, ok
 }
 
 func (m *Messages) item(r *http.Request, o *outcome) Item {

@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
 )
 
@@ -171,8 +172,12 @@ func isType(s string) bool {
 
 // draft reads one draft from text.
 func draft(r *http.Request, text []byte) (adapter.Draft, *deny.Reason) {
-	var d adapter.Draft
-	fields := strict(text, &d)
+	d, usual := protocol.ScanDraft(text)
+	var fields []deny.Field
+	if !usual {
+		d = adapter.Draft{}
+		fields = strict(text, &d)
+	}
 	if len(fields) > 0 {
 		// What does fit is looked at as well, so that all is said at once.
 		var all map[string]json.RawMessage

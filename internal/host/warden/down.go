@@ -199,6 +199,9 @@ func (w *Warden) selected(req wire.AgentRequest) (*teamRun, []*agentRun, error) 
 func (w *Warden) stop(ctx context.Context, req wire.AgentRequest) (*wire.StatusResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
+	if _, adapter := splitAdapter(req); adapter {
+		return nil, notStopped(req.Team)
+	}
 	t, agents, err := w.selected(req)
 	if err != nil {
 		return nil, err
@@ -222,6 +225,7 @@ func (w *Warden) stop(ctx context.Context, req wire.AgentRequest) (*wire.StatusR
 func (w *Warden) restartAgents(ctx context.Context, req wire.AgentRequest, say progress) (*wire.StatusResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
+	req, adapter := splitAdapter(req)
 	t, agents, err := w.selected(req)
 	if err != nil {
 		return nil, err
@@ -229,6 +233,15 @@ func (w *Warden) restartAgents(ctx context.Context, req wire.AgentRequest, say p
 	for _, a := range agents {
 		if err := a.fencedFault(); err != nil {
 			return nil, err
+		}
+	}
+	if adapter {
+		if err := w.restartAdapter(ctx, t, say); err != nil {
+			return nil, err
+		}
+		if len(req.Agents) == 0 { // which otherwise means all
+			st := w.status(ctx, t.name)
+			return &st, nil
 		}
 	}
 	if err := haltAll(ctx, agents); err != nil {

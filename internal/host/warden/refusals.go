@@ -101,7 +101,7 @@ func (w *Warden) denialsOf(req wire.AgentRequest) (*wire.DenialsResult, error) {
 	w.mu.Lock()
 	agents := t.sorted()
 	w.mu.Unlock()
-	res := &wire.DenialsResult{SchemaVersion: 1, Team: t.name, Agents: []wire.AgentDenials{}}
+	res := &wire.DenialsResult{SchemaVersion: 1, Team: t.name, Agents: []wire.AgentDenials{}, Adapter: t.adapter != nil}
 	for _, a := range agents {
 		if len(req.Agents) > 0 && !slices.Contains(req.Agents, a.Place.Name) {
 			continue
