@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
@@ -38,6 +39,8 @@ func run(stay, verbose bool) int {
 		fmt.Fprintln(os.Stderr, "error: bulkhead-warden makes accounts, rules and namespaces and needs root\n  to mend: sudo bulkhead up")
 		return wire.ExitRefused
 	}
+	// It mostly waits: trade time for memory.
+	debug.SetGCPercent(50)
 	level := slog.LevelInfo
 	if verbose {
 		level = slog.LevelDebug

@@ -174,12 +174,12 @@ func (a *adapterRun) want(t *teamRun) (changed bool) {
 	return changed
 }
 
-// startAdapter returns when the team's adapter runs with the manifest's policy,
-// or has failed to. The caller holds w.change.
-func (w *Warden) startAdapter(ctx context.Context, t *teamRun, say progress) error {
+// startAdapter begins to start the team's adapter with the manifest's policy;
+// wait returns when it runs, or has failed to. The caller holds w.change.
+func (w *Warden) startAdapter(ctx context.Context, t *teamRun, say progress) (wait func() error) {
 	a := t.adapter
 	if a == nil {
-		return nil
+		return func() error { return nil }
 	}
 	changed := a.want(t)
 	a.mu.Lock()
@@ -190,17 +190,19 @@ func (w *Warden) startAdapter(ctx context.Context, t *teamRun, say progress) err
 		a.release()
 		settled = a.start()
 	}
-	select {
-	case <-settled:
-	case <-ctx.Done():
-		return ctx.Err()
+	return func() error {
+		select {
+		case <-settled:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := a.outcome(); err != nil {
+			say(a.place.Name, "failed: "+err.Error())
+			return err
+		}
+		say(a.place.Name, "ready")
+		return nil
 	}
-	if err := a.outcome(); err != nil {
-		say(a.place.Name, "failed: "+err.Error())
-		return err
-	}
-	say(a.place.Name, "ready")
-	return nil
 }
 
 // expel takes the adapter away from a team whose manifest has no messages any

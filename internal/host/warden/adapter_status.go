@@ -249,7 +249,7 @@ func (l messagesLayer) Apply(ctx context.Context, a *host.Agent) error {
 	if err != nil {
 		return err
 	}
-	return l.w.startAdapter(ctx, t, func(string, string) {})
+	return l.w.startAdapter(ctx, t, func(string, string) {})()
 }
 
 // Inspect implements host.Layer: it reads the agent's socket back.

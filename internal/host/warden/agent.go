@@ -194,9 +194,6 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 		}
 		a.run = runState{Version: stateVersion, Digest: a.digest(), Build: a.w.build, Token: rand.Text()}
 	}
-	if a.adapter != nil {
-		a.adapter.tried(ctx) // ready before others start
-	}
 	if err := a.ensureDialer(); err != nil {
 		return err
 	}
@@ -205,6 +202,9 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 	}
 	if err := a.ensureCode(ctx); err != nil {
 		return err
+	}
+	if a.adapter != nil {
+		a.adapter.tried(ctx) // ready before a gateway asks for it
 	}
 	// Written before containers start: a token that a container knows and we
 	// do not would be worse than the other way round.

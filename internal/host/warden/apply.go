@@ -7,6 +7,8 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -220,6 +222,7 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	delete(w.unreadable, next.name) // it is readable now
 	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
+	defer debug.FreeOSMemory() // a start leaves much behind, and may be the last for months
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
 	if len(failed) > 0 {
 		return res, &fault{wire.Failure{Message: strings.Join(failed, "\n"), Exit: wire.ExitFailed}}
@@ -339,6 +342,11 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 	return &fault{wire.Failure{Message: msg, Exit: exit}}
 }
 
+// startsPerCore is how many agents are started side by side. More of them only
+// take the processors from each other, until one is given up as too slow; fewer
+// would let one that hangs hold up the rest.
+const startsPerCore = 8
+
 // startChanged restarts what changed and starts what should run, all agents
 // side by side, and returns one line for each that failed.
 func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Change, say progress) []string {
@@ -348,10 +356,8 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 		failed []string
 		wg     sync.WaitGroup
 	)
-	if err := w.startAdapter(ctx, t, say); err != nil {
-		// Agents start all the same: what they send waits in their outboxes.
-		failed = append(failed, layout.AdapterName+": "+err.Error())
-	}
+	awaitAdapter := w.startAdapter(ctx, t, say)
+	slots := make(chan struct{}, startsPerCore*runtime.NumCPU())
 	for _, a := range t.sorted() {
 		if st := t.state.Agents[a.Place.Name]; st.Stopped {
 			st.Stopped = false // up means run
@@ -363,6 +369,8 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 		}
 		keep := action[a.Place.Name] == wire.ActionKeep
 		wg.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
 			if err := w.startOne(ctx, a, keep); err != nil {
 				mu.Lock()
 				failed = append(failed, fmt.Sprintf("agent %s: %v", a.Place.Name, err))
@@ -372,6 +380,12 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 			}
 			say(a.Place.Name, "ready")
 		})
+	}
+	if err := awaitAdapter(); err != nil {
+		// Agents start all the same: what they send waits in their outboxes.
+		mu.Lock()
+		failed = append(failed, layout.AdapterName+": "+err.Error())
+		mu.Unlock()
 	}
 	wg.Wait()
 	if err := w.saveTeam(t, nil); err != nil {

@@ -136,7 +136,7 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 	defer cancel()
 	var last string
 	again := false
-	for {
+	for wait := firstLook; ; wait = min(wait*3/2, lastLook) {
 		st, err := a.shimState(ctx, runtimeName)
 		if err == nil && st.Ready {
 			return nil
@@ -145,6 +145,10 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 			last = err.Error()
 		} else {
 			last = st.Waiting
+		}
+		if err == nil && wait < lastLook { // it answers, and is not ready yet: the gateway starts
+			pause(ctx, wait)
+			continue
 		}
 		running, lerr := a.running(ctx)
 		if lerr == nil && !running[runtimeName] && a.Want.Mode != team.ModeTask {
@@ -167,9 +171,16 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("not ready after %s: %s", readyTimeout, last)
 		}
-		pause(ctx, 2*time.Millisecond)
+		pause(ctx, wait)
 	}
 }
+
+// How often a runtime that starts is asked. Each look costs the shim and the
+// launcher as well, and what they wait for needs the same processors.
+const (
+	firstLook = 2 * time.Millisecond
+	lastLook  = 20 * time.Millisecond
+)
 
 // shimState asks a container's shim.
 func (a *agentRun) shimState(ctx context.Context, container string) (wire.ShimState, error) {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -36,22 +37,10 @@ const programsDir = "/.bulkhead"
 // returns that digest. Agents must not run from a folder that a user or a
 // build may still write to, and all of them must run the same inode so that
 // their text is shared. A running agent keeps the build it was started with.
-func installPrograms(h layout.Host, from string) (build string, err error) {
-	sum := sha256.New()
-	for _, name := range agentPrograms() {
-		f, err := os.Open(filepath.Join(from, name)) // #nosec G304 -- beside our own executable
-		if err != nil {
-			return "", fmt.Errorf("warden: the program %s is missing beside bulkhead-warden: %w (install all programs in one folder)", name, err)
-		}
-		if err = static(f); err == nil {
-			_, err = io.Copy(sum, f)
-		}
-		if err := errors.Join(err, f.Close()); err != nil {
-			return "", fmt.Errorf("warden: read %s: %w", name, err)
-		}
-		fmt.Fprintf(sum, "\x00%s\x00", name)
+func installPrograms(h layout.Host, from string, known *digests) (build string, err error) {
+	if build, err = known.of(from); err != nil {
+		return "", err
 	}
-	build = hex.EncodeToString(sum.Sum(nil)[:8])
 	dir := h.Programs(build)
 	if err := tree.MkdirAll(filepath.Dir(dir)); err != nil {
 		return "", err
@@ -65,6 +54,61 @@ func installPrograms(h layout.Host, from string) (build string, err error) {
 		}
 	}
 	return build, nil
+}
+
+// digests remembers what the programs of a folder were, as long as the kernel
+// says that nobody touched them: reading 25 MB costs more than starting an
+// agent. The zero value is ready; the caller holds Warden.change.
+type digests struct {
+	state []fileState
+	build string
+}
+
+// fileState is what changes with every change of a file. Its own times nobody
+// can set back: ctime is the kernel's (inode(7)).
+type fileState struct {
+	dev, ino     uint64
+	size         int64
+	mtime, ctime unix.Timespec
+}
+
+// of gives the digest of the programs in a folder.
+func (d *digests) of(from string) (string, error) {
+	sum := sha256.New()
+	var files []*os.File
+	defer func() {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}()
+	var now []fileState
+	for _, name := range agentPrograms() {
+		f, err := os.Open(filepath.Join(from, name)) // #nosec G304 -- beside our own executable
+		if err != nil {
+			return "", fmt.Errorf("warden: the program %s is missing beside bulkhead-warden: %w (install all programs in one folder)", name, err)
+		}
+		files = append(files, f)
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil { // #nosec G115 -- a descriptor
+			return "", fmt.Errorf("warden: read %s: %w", name, err)
+		}
+		now = append(now, fileState{st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim})
+	}
+	if d.build != "" && slices.Equal(d.state, now) {
+		return d.build, nil
+	}
+	for i, name := range agentPrograms() {
+		err := static(files[i])
+		if err == nil {
+			_, err = io.Copy(sum, files[i])
+		}
+		if err != nil {
+			return "", fmt.Errorf("warden: read %s: %w", name, err)
+		}
+		fmt.Fprintf(sum, "\x00%s\x00", name)
+	}
+	d.state, d.build = now, hex.EncodeToString(sum.Sum(nil)[:8])
+	return d.build, nil
 }
 
 // static refuses a program that needs a loader or libraries: containers of our

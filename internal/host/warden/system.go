@@ -46,7 +46,7 @@ func (w *Warden) ensureSystem(ctx context.Context) (*system, error) {
 	if err != nil {
 		return nil, err
 	}
-	if w.build, err = installPrograms(w.host, w.cfg.From); err != nil {
+	if w.build, err = installPrograms(w.host, w.cfg.From, &w.digests); err != nil {
 		return nil, err
 	}
 	w.programs = w.host.Programs(w.build)

@@ -67,6 +67,7 @@ type Warden struct {
 	log      *slog.Logger
 	programs string
 	build    string
+	digests  digests
 
 	ledger   *ledger.Ledger
 	accounts *account.Accounts
