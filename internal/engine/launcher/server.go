@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -29,6 +30,9 @@ type server struct {
 
 	codeMu sync.Mutex
 	code   *codeServer // nil: nobody's code is run
+	// trim gives memory back: starting containers leaves garbage behind that
+	// would stay for minutes, and there is a launcher for each agent.
+	trim *time.Timer
 }
 
 func newServer(cfg Config) (*server, error) {
@@ -42,10 +46,15 @@ func newServer(cfg Config) (*server, error) {
 	}
 	orphans := &reap.Orphans{}
 	return &server{
-		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}),
+		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}), trim: time.AfterFunc(trimAfter, debug.FreeOSMemory),
 		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
 	}, nil
 }
+
+// trimAfter is how long nothing must have been started before memory is given
+// back. It is beyond what a start of the whole team takes, which needs the
+// processors for something better.
+const trimAfter = 10 * time.Second
 
 // serve answers until a shutdown. The end of the process ends every process of
 // the account cell.
@@ -53,6 +62,7 @@ func (s *server) serve() error {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	s.wg.Go(func() { s.orphans.Run(ctx) })
+	defer s.trim.Stop()
 	s.wg.Go(func() {
 		<-s.down
 		_ = s.listener.Close()
@@ -101,6 +111,7 @@ func (s *server) connection(ctx context.Context, c *net.UnixConn) {
 func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, files []*os.File) error {
 	switch m.Verb {
 	case verbLaunch:
+		s.trim.Reset(trimAfter)
 		var r LaunchRequest
 		if err := json.Unmarshal(m.Body, &r); err != nil {
 			return fmt.Errorf("launcher: launch: %w", err)

@@ -33,5 +33,5 @@ func (w *Warden) restartAdapter(ctx context.Context, t *teamRun, say progress) e
 	if err := a.halt(ctx); err != nil {
 		return err
 	}
-	return w.startAdapter(ctx, t, say)
+	return w.startAdapter(ctx, t, say)()
 }
