@@ -69,6 +69,9 @@ func firstKinds() map[string]kind {
 		"dialer.listen": {do: dialerListen},
 		"adapter.token": {do: adapterToken},
 
+		"messages.forge":   {do: messagesForge},
+		"messages.foreign": {do: messagesForeign},
+
 		"mount.tmpfs":         {do: mountTmpfs, harmful: true},
 		"mount.new_api":       {do: mountNewAPI, harmful: true},
 		"mount.remount":       {do: remountRoot, harmful: true},

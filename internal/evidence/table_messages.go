@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"bulkhead/internal/adapter"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/evidence/attempt"
 )
@@ -34,6 +35,33 @@ func messageAttacks() []Attack {
 			},
 			Uncontrolled: "the token's check is no mechanism of a Spec that could be switched off; that the right token opens the same socket is shown by every gateway that runs, and by test/system",
 			Also:         looks(string(deny.BadToken)),
+		},
+		{
+			ID: "message.forge", Title: "speak as another agent in a message", Tries: "send a message whose body says that it is from the other agent, with its own token",
+			Attempt: "messages.forge", Layer: deny.LayerMessages, From: byRuntime, At: AtOthers,
+			Reference: "CWE-290",
+			Aim: func(from, at Agent, _ World) attempt.Request {
+				if from.Adapter == "" {
+					return attempt.Request{} // it has no messages
+				}
+				return attempt.Request{Names: []string{at.Name}}
+			},
+			Uncontrolled: "the sender is the one whose socket and token it is, by the adapter's code and by no mechanism of a Spec that could be switched off",
+			Also:         looks(string(deny.MessageInvalid)),
+		},
+		{
+			ID: "message.foreign", Title: "read another agent's messages", Tries: "replay the other agent's channel with the adapter, and a thread of it",
+			Attempt: "messages.foreign", Layer: deny.LayerMessages, From: byRuntime, At: AtOthers,
+			Reference: "CWE-639",
+			Aim: func(from, at Agent, _ World) attempt.Request {
+				if from.Adapter == "" {
+					return attempt.Request{}
+				}
+				// Notices are what every agent with messages may get from the adapter.
+				return attempt.Request{Names: []string{adapter.Direct(adapter.System, at.Name)}}
+			},
+			Uncontrolled: "members are known to the adapter's code; no mechanism of a Spec could be switched off",
+			Also:         looks(string(deny.MessageNotAllowed)),
 		},
 	}
 }

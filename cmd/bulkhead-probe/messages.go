@@ -1,0 +1,98 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"regexp"
+	"strings"
+	"time"
+
+	"bulkhead/internal/wire"
+)
+
+// messageCode finds the rule that a gateway names in a refusal (deny.Code); the
+// header Bulkhead-Denied comes first.
+var messageCode = regexp.MustCompile(`\b(messages|identity)\.[a-z_]+\b`)
+
+// messagesForge sends messages that say to be from another. Each name is such
+// a sender; with its own token, as an agent that was talked into it would.
+func messagesForge(t *trial) error {
+	for i, name := range t.Names {
+		body := fmt.Sprintf(`{"idempotency_key":"00000000-0000-4000-8000-%012d","from":%q,"to":%q,"type":"note","body":"forged"}`, i, name, name)
+		err := askGateway(t, "POST", "/v1/messages", body)
+		if err != nil && !errors.As(err, new(refused)) {
+			return err
+		}
+		if t.step("a message from "+name, err) {
+			t.saw("a message was taken that says it is from %s", name)
+			return nil
+		}
+	}
+	return nil
+}
+
+// messagesForeign reads channels that it is no member of: all that was ever
+// sent in them, and a thread. Each name is such a channel.
+func messagesForeign(t *trial) error {
+	for _, name := range t.Names {
+		for what, path := range map[string]string{"replay": "/messages?from=1", "thread": "/threads/1"} {
+			err := askGateway(t, "GET", "/v1/channels/"+url.PathEscape(name)+path, "")
+			if err != nil && !errors.As(err, new(refused)) {
+				return err
+			}
+			if t.step(what+" of "+name, err) {
+				t.saw("what was said in %s was shown", name)
+				return nil
+			}
+		}
+	}
+	return nil
+}
+
+// askGateway sends one request to the gateway's own API by the runtime's proxy, and
+// gives the code of a denial. Any other failure says nothing about protection.
+func askGateway(t *trial, method, path, body string) error {
+	proxy := t.Proxy
+	if proxy == "" {
+		u, err := url.Parse(os.Getenv("HTTP_PROXY"))
+		if err != nil || u.Host == "" {
+			return fmt.Errorf("no proxy: the request names none, and HTTP_PROXY is %q", os.Getenv("HTTP_PROXY"))
+		}
+		proxy = u.Host
+	}
+	token, err := os.ReadFile(os.Getenv(wire.EnvTokenFile)) // #nosec G703 -- its own
+	if err != nil {
+		return fmt.Errorf("the tools' token: %w", err)
+	}
+	c, err := net.DialTimeout("tcp", proxy, patience) // #nosec G704 -- going where it is told is the attack
+	if err != nil {
+		return fmt.Errorf("proxy %s: %w", proxy, err)
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(3 * patience)); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintf(c, "%s http://%s%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
+		method, wire.OwnName, path, wire.OwnName, strings.TrimSpace(string(token)), len(body), body); err != nil {
+		return fmt.Errorf("proxy %s: %w", proxy, err)
+	}
+	answer, err := io.ReadAll(io.LimitReader(c, 64<<10)) // the gateway closes: it was asked to
+	if len(answer) == 0 {
+		return fmt.Errorf("proxy %s: no answer: %w", proxy, err)
+	}
+	f := strings.Fields(string(answer))
+	switch {
+	case len(f) < 2 || !strings.HasPrefix(f[0], "HTTP/1."):
+		return fmt.Errorf("not HTTP: %.40q", answer)
+	case strings.HasPrefix(f[1], "2"):
+		return nil
+	}
+	if code := messageCode.FindString(string(answer)); code != "" {
+		return refused(code)
+	}
+	return refused("HTTP " + f[1])
+}
