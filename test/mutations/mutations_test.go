@@ -242,6 +242,7 @@ func ask(t *testing.T, dir string, plan Plan) []Noticed {
 	if err != nil {
 		t.Fatalf("the judge: %v\n%s", err, errs.String())
 	}
+	os.WriteFile("/tmp/att-judge.txt", errs.Bytes(), 0o600)
 	var noticed []Noticed
 	if err := json.Unmarshal(out.Bytes(), &noticed); err != nil {
 		t.Fatalf("the judge says %.200q: %v", out.String(), err)

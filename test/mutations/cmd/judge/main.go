@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -169,12 +170,17 @@ func (j *judge) each(ctx context.Context) ([]mutations.Noticed, error) {
 	var proving sync.WaitGroup
 	proving.Go(func() {
 		for i, m := range j.plan.Mutants {
+			t0 := time.Now()
 			j.proved(ctx, m, programs[i], &out[i])
+			fmt.Fprintln(os.Stderr, "DEBUGP", m.ID, time.Since(t0))
 		}
 	})
 	var errs []error
 	for i, m := range j.plan.Mutants {
-		if err := j.verified(ctx, m, programs[i], &out[i]); err != nil {
+		t0 := time.Now()
+		err := j.verified(ctx, m, programs[i], &out[i])
+		fmt.Fprintln(os.Stderr, "DEBUG", m.ID, len(m.Attacks), time.Since(t0))
+		if err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", m.ID, err))
 		}
 	}

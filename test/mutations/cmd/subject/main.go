@@ -55,7 +55,7 @@ func run() error {
 	fmt.Println(p.PID())
 	_, _ = io.Copy(io.Discard, io.MultiReader(d.Buffered(), os.Stdin))
 	_ = hold.Close()
-	_ = p.Kill()
+	_ = p.Signal(syscall.SIGKILL)
 	_, err = p.Wait()
 	return errors.Join(err, p.Close())
 }
