@@ -77,7 +77,12 @@ func (d *DecoyHost) Controls(ctx context.Context, attacks []Attack) ([]ControlRo
 
 // Exhaustion implements [Decoys].
 func (d *DecoyHost) Exhaustion(ctx context.Context) ([]ExhaustionRow, error) {
-	a, err := d.run(ctx, nil, decoyPlan{Exhaust: true})
+	return d.ExhaustionOf(ctx, Exhaustion())
+}
+
+// ExhaustionOf runs some of [Exhaustion].
+func (d *DecoyHost) ExhaustionOf(ctx context.Context, attacks []Attack) ([]ExhaustionRow, error) {
+	a, err := d.run(ctx, attacks, decoyPlan{Exhaust: true})
 	return a.Exhaustion, err
 }
 

@@ -66,7 +66,7 @@ func decoyMain() error {
 	said := decoyAnswer{Controls: s.controls(ctx, attacks)}
 	if plan.Exhaust {
 		s.noDisk = noDisk
-		said.Exhaustion = s.exhaust(ctx)
+		said.Exhaustion = s.exhaust(ctx, slices.DeleteFunc(Exhaustion(), func(a Attack) bool { return !slices.Contains(plan.Attacks, a.ID) }))
 	}
 	if plan.Whole {
 		said.Rows = s.whole(ctx, attacks)

@@ -64,11 +64,11 @@ type ExhaustionRow struct {
 	Beside string `json:"beside"`
 }
 
-// exhaust runs one of them after the other.
-func (s *scene) exhaust(ctx context.Context) []ExhaustionRow {
+// exhaust runs some of them, one after the other.
+func (s *scene) exhaust(ctx context.Context, attacks []Attack) []ExhaustionRow {
 	rows := []ExhaustionRow{}
 	var alone attempt.Result
-	for _, a := range Exhaustion() {
+	for _, a := range attacks {
 		c := a.Controls[0]
 		row := ExhaustionRow{ControlRow: ControlRow{Attack: a.ID, Mechanism: c.Mechanism, Off: []engine.Mechanism{}, Position: c.Position()}}
 		switch {

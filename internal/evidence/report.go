@@ -42,7 +42,7 @@ type Report struct {
 	// were wanted.
 	Exhaustion []ExhaustionRow `json:"exhaustion,omitempty"`
 	Seconds    Seconds         `json:"seconds"`
-	Rows          []Row    `json:"rows"`
+	Rows       []Row           `json:"rows"`
 	// Library describes every attack that the rows name.
 	Library []Described `json:"library"`
 }

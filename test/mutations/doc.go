@@ -31,6 +31,9 @@ type Mutant struct {
 	// Attacks are those by which verify is expected to notice; none, when only
 	// prove can.
 	Attacks []string `json:"attacks,omitempty"`
+	// Also are further ones, which take long, where prove notices anyway: they
+	// are made for the table alone.
+	Also []string `json:"-"`
 	// Role is that of the container that prove looks at.
 	Role string `json:"role"`
 }

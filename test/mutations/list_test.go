@@ -47,6 +47,7 @@ func measures() []measure {
 		return measure{Mutant{ID: id, Measure: what, Place: edits[0].file, Attacks: attacks, Role: "runtime"}, edits}
 	}
 	by := func(attacks ...string) []string { return attacks }
+	also := func(attacks []string, x measure) measure { x.Also = attacks; return x }
 	asGateway := func(x measure) measure { x.Role = "gateway"; return x }
 	all := []measure{
 		m("bounding", "every capability leaves the bounding set", nil,
@@ -132,22 +133,22 @@ func measures() []measure {
 		m("mask-config.gz", "/proc/config.gz is covered", by("proc.config"), edit{proc, "	for _, path := range maskedProc {\n", ""}),
 		m("devices", "/dev has six nodes and no more", by("device.foreign"),
 			edit{devices, "	for _, d := range devices {\n", "	if mutant.On(\"devices\") {\n		if err := unix.Mknodat(fd, \"kmsg\", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 11))); err != nil {\n			return err\n		}\n	}\n	for _, d := range devices {\n"}),
-		m("memory", "memory is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", "	if mutant.On(\"memory\") {\n		l.MemoryBytes = 0\n	}\n	if mutant.On(\"pids\") {\n		l.PIDs = 0\n	}\n	if mutant.On(\"processor\") {\n		l.MilliCPU = 0\n	}\n	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {"}),
-		m("pids", "the number of processes is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", ""}),
-		m("processor", "processor time is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", ""}),
+		also(by("exhaust.memory"), m("memory", "memory is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", "	if mutant.On(\"memory\") {\n		l.MemoryBytes = 0\n	}\n	if mutant.On(\"pids\") {\n		l.PIDs = 0\n	}\n	if mutant.On(\"processor\") {\n		l.MilliCPU = 0\n	}\n	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {"})),
+		also(by("exhaust.processes"), m("pids", "the number of processes is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", ""})),
+		also(by("exhaust.processor"), m("processor", "processor time is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", ""})),
 		m("guard", "names are checked before they are dialled", by("dialer.unlisted", "dialer.port", "dialer.metadata", "dialer.private"), edit{guard, "	if p.unguarded {\n		return team.Destination{Host", "	if p.unguarded || mutant.On(\"guard\") {\n		return team.Destination{Host"},
 			edit{guard, "	if p.unguarded {\n		return addrs", "	if p.unguarded || mutant.On(\"guard\") {\n		return addrs"}),
 	}
 	for _, name := range refusedCalls() {
-		all = append(all, m("call-"+name, "the call "+name+" is refused", attacksBy[name],
-			edit{rules, "			out.calls[a.nr(name)] = errno(unix.EPERM)\n", "			if mutant.On(\"call-\" + name) {\n				out.calls[a.nr(name)] = ret(retAllow)\n				continue\n			}\n			out.calls[a.nr(name)] = errno(unix.EPERM)\n"}))
+		all = append(all, also(attacksBy[name], m("call-"+name, "the call "+name+" is refused", nil,
+			edit{rules, "			out.calls[a.nr(name)] = errno(unix.EPERM)\n", "			if mutant.On(\"call-\" + name) {\n				out.calls[a.nr(name)] = ret(retAllow)\n				continue\n			}\n			out.calls[a.nr(name)] = errno(unix.EPERM)\n"})))
 	}
 	return all
 }
 
 // attacksBy are attacks that one call makes, by which verify notices that the
 // filter lets it through. Where there is none, prove does alone, which reads the
-// filter whole.
+// filter whole. They are made for the table alone: see Mutant.Also.
 var attacksBy = map[string][]string{
 	"add_key": {"kernel.add_key"}, "bpf": {"kernel.bpf"}, "chroot": {"kernel.chroot"}, "fanotify_init": {"kernel.fanotify"},
 	"fsopen": {"mount.new_api"}, "io_uring_setup": {"kernel.io_uring"}, "kcmp": {"kernel.kcmp"}, "keyctl": {"kernel.keyctl"},
