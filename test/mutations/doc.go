@@ -32,7 +32,7 @@ type Mutant struct {
 	// prove can.
 	Attacks []string `json:"attacks,omitempty"`
 	// Also are further ones, which take long, where prove notices anyway: they
-	// are made for the table alone.
+	// are made with -full alone.
 	Also []string `json:"-"`
 	// Role is that of the container that prove looks at.
 	Role string `json:"role"`

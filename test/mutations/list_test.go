@@ -148,7 +148,7 @@ func measures() []measure {
 
 // attacksBy are attacks that one call makes, by which verify notices that the
 // filter lets it through. Where there is none, prove does alone, which reads the
-// filter whole. They are made for the table alone: see Mutant.Also.
+// filter whole. They are made with -full alone: see Mutant.Also.
 var attacksBy = map[string][]string{
 	"add_key": {"kernel.add_key"}, "bpf": {"kernel.bpf"}, "chroot": {"kernel.chroot"}, "fanotify_init": {"kernel.fanotify"},
 	"fsopen": {"mount.new_api"}, "io_uring_setup": {"kernel.io_uring"}, "kcmp": {"kernel.kcmp"}, "keyctl": {"kernel.keyctl"},
