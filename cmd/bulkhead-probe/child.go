@@ -25,6 +25,8 @@ const (
 // modes "i386" and "x32" it makes a system call by that table instead.
 func child() {
 	switch os.Getenv("MODE") {
+	case "memory":
+		touchMemory()
 	case "i386":
 		endAs(callI386(getpidI386) > 0)
 	case "x32":

@@ -60,6 +60,16 @@ type matrix struct {
 			NotRun    string `json:"notRun"`
 		} `json:"rows"`
 	} `json:"controls"`
+	Exhaustion []struct {
+		Attack    string `json:"attack"`
+		Mechanism string `json:"mechanism"`
+		On        string `json:"on"`
+		Without   string `json:"without"`
+		Bit       bool   `json:"bit"`
+		NotRun    string `json:"notRun"`
+		Alone     string `json:"alone"`
+		Beside    string `json:"beside"`
+	} `json:"exhaustion"`
 	Rows []attempt `json:"rows"`
 }
 
@@ -77,6 +87,11 @@ type attempt struct {
 // judge is the verdict on a whole report. A report in which nothing was tried
 // proves nothing.
 func (m *matrix) judge() error {
+	for _, x := range m.Exhaustion {
+		if !x.Bit && x.NotRun == "" {
+			return exitCode(wire.ExitFailed)
+		}
+	}
 	if m.Succeeded > 0 || m.Unproven > 0 || m.Controls.Bit < m.Controls.Run || m.Denied == 0 {
 		return exitCode(wire.ExitFailed)
 	}
@@ -126,6 +141,7 @@ func (a *app) showMatrix(m *matrix, noControls, rows bool) {
 	}
 	fmt.Fprintf(a.out, "\n%d attacks: %d denied, %d succeeded, %d unproven, %d not run\n", m.Attacks, m.Denied, m.Succeeded, m.Unproven, m.NotRun)
 	a.showControls(m, noControls)
+	a.showExhaustion(m)
 	for _, n := range m.Notes {
 		fmt.Fprintln(a.out, "Note: "+terminal.Line(n))
 	}
@@ -212,6 +228,27 @@ func (a *app) showControls(m *matrix, skipped bool) {
 		fmt.Fprintln(a.out)
 		t.write(a.out, a.colour)
 	}
+}
+
+// showExhaustion says what held those who took too much, and what their
+// neighbour felt.
+func (a *app) showExhaustion(m *matrix) {
+	if len(m.Exhaustion) == 0 {
+		return
+	}
+	t := table{head: []string{"TAKING TOO MUCH", "MECHANISM", "RESULT", "HOW", "ITS NEIGHBOUR"}}
+	for _, x := range m.Exhaustion {
+		switch {
+		case x.NotRun != "":
+			t.add(plain(x.Attack), plain(x.Mechanism), cell{"not run", yellow}, plain(clip(x.NotRun, 60)), plain(""))
+		case x.Bit:
+			t.add(plain(x.Attack), plain(x.Mechanism), cell{"held", green}, plain(clip(x.On, 60)), plain(clip(x.Beside, 80)))
+		default:
+			t.add(plain(x.Attack), plain(x.Mechanism), cell{"not held", red}, plain(clip(x.On+" / "+x.Without, 60)), plain(clip(x.Beside, 80)))
+		}
+	}
+	fmt.Fprintln(a.out)
+	t.write(a.out, a.colour)
 }
 
 func clip(s string, most int) string {

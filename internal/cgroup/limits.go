@@ -170,3 +170,18 @@ func (g *Group) OOMKills() (int64, error) {
 	}
 	return 0, fmt.Errorf("cgroup: %s of %s counts no oom_kill", name, g.path)
 }
+
+// Throttled is how many periods the group used up its processor time in
+// (cpu.stat, nr_throttled).
+func (g *Group) Throttled() (int64, error) {
+	raw, err := read(g.file("cpu", "cpu.stat"))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(raw) {
+		if f := strings.Fields(line); len(f) == 2 && f[0] == "nr_throttled" {
+			return strconv.ParseInt(f[1], 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("cgroup: cpu.stat of %s has no nr_throttled", g.path)
+}

@@ -139,7 +139,10 @@ func (p Profile) writeLimits(s *forked.Script) {
 		id   int
 		max  uint64
 	}
-	all := []one{{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, p.NoFile}, {"RLIMIT_CORE", unix.RLIMIT_CORE, p.Core}}
+	all := []one{{"RLIMIT_CORE", unix.RLIMIT_CORE, p.Core}}
+	if p.NoFile > 0 {
+		all = append(all, one{"RLIMIT_NOFILE", unix.RLIMIT_NOFILE, p.NoFile})
+	}
 	if p.FileSize > 0 {
 		all = append(all, one{"RLIMIT_FSIZE", unix.RLIMIT_FSIZE, p.FileSize})
 	}

@@ -30,7 +30,7 @@ type Profile struct {
 	DropCaps   bool `json:"dropCaps"`   // every capability, from every set
 	NoNewPrivs bool `json:"noNewPrivs"` // prctl(2) PR_SET_NO_NEW_PRIVS
 
-	NoFile uint64 `json:"noFile"` // RLIMIT_NOFILE, soft and hard
+	NoFile uint64 `json:"noFile"` // RLIMIT_NOFILE, soft and hard; zero leaves it as it is
 	Core   uint64 `json:"core"`   // RLIMIT_CORE, soft and hard
 	// FileSize is RLIMIT_FSIZE, soft and hard; zero leaves it as it is.
 	FileSize uint64 `json:"fileSize,omitempty"`
@@ -52,6 +52,9 @@ func For(s *engine.Spec) Profile {
 		Seccomp: s.Has(engine.MechSeccomp), Landlock: s.Has(engine.MechLandlock),
 		DropCaps: s.Has(engine.MechCaps), NoNewPrivs: s.Has(engine.MechNoNewPrivs),
 		AcceptWeaker: s.Accepts(engine.MechLandlock),
+	}
+	if !s.Has(engine.MechLimits) {
+		p.NoFile = 0
 	}
 	if s.Role == engine.RoleDialer || s.Role == engine.RoleResolver {
 		p.FileSize = maxPrinted

@@ -182,13 +182,15 @@ const (
 	MechNoNewPrivs Mechanism = "no-new-privileges"
 	MechNftables   Mechanism = "nftables" // off: no rule for its id
 	MechGuard      Mechanism = "guard"    // off: no name and address check before dialling
+	MechLimits     Mechanism = "limits"   // off: no cgroup limit, and the starter's number of files
+	MechQuota      Mechanism = "quota"    // off: writes to a folder of the host, not to a disk of its own
 )
 
 // Mechanisms lists them all.
 func Mechanisms() []Mechanism {
 	return []Mechanism{
 		MechUser, MechUserNS, MechMountNS, MechPIDNS, MechNetNS, MechReadOnly, MechSeccomp, MechLandlock,
-		MechCaps, MechNoNewPrivs, MechNftables, MechGuard,
+		MechCaps, MechNoNewPrivs, MechNftables, MechGuard, MechLimits, MechQuota,
 	}
 }
 

@@ -77,6 +77,32 @@ func TestEveryControlBites(t *testing.T) {
 	})
 }
 
+// TestWhoTakesTooMuchIsHeldAndItsNeighbourIsNot is the part of the library that
+// takes more than its share.
+func TestWhoTakesTooMuchIsHeldAndItsNeighbourIsNot(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs root and a throwaway host")
+	}
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		d := &DecoyHost{Programs: programs(t), FirstID: 900_000_000, Scratch: "/run/bulkhead/decoy", CgroupRoot: cgroup.RootName}
+		rows, err := d.Exhaustion(t.Context())
+		must(t, err)
+		if len(rows) != len(Exhaustion()) {
+			t.Errorf("%d rows for %d attacks", len(rows), len(Exhaustion()))
+		}
+		for _, r := range rows {
+			if !r.Bit {
+				t.Errorf("%s by %s did not bite (%s):\n  with it: %s\n  without: %s\n  neighbour: %s", r.Attack, r.Mechanism, r.NotRun, r.On, r.Without, r.Beside)
+			}
+			t.Logf("%s by %s: with it: %s; without: %s; its neighbour alone: %s; beside it: %s", r.Attack, r.Mechanism, r.On, r.Without, r.Alone, r.Beside)
+		}
+		left, err := os.ReadDir(d.Scratch)
+		if err != nil || len(left) > 0 {
+			t.Errorf("the decoy host left %v (%v) in %s", left, err, d.Scratch)
+		}
+	})
+}
+
 // decoyHosts lists the processes that are decoy hosts.
 func decoyHosts(t *testing.T) []string {
 	t.Helper()

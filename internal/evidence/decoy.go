@@ -57,6 +57,7 @@ type decoyPlan struct {
 	CgroupRoot string   `json:"cgroupRoot,omitempty"`
 	Attacks    []string `json:"attacks"`
 	Whole      bool     `json:"whole,omitempty"`
+	Exhaust    bool     `json:"exhaust,omitempty"`
 	Spare      []uint64 `json:"spare"`
 }
 
@@ -64,27 +65,40 @@ type decoyPlan struct {
 type decoyAnswer struct {
 	Controls []ControlRow `json:"controls"`
 	Rows     []Row        `json:"rows,omitempty"`
+
+	Exhaustion []ExhaustionRow `json:"exhaustion,omitempty"`
 }
 
 // Controls implements [Decoys].
 func (d *DecoyHost) Controls(ctx context.Context, attacks []Attack) ([]ControlRow, error) {
-	a, err := d.run(ctx, attacks, false)
+	a, err := d.run(ctx, attacks, decoyPlan{})
 	return a.Controls, err
+}
+
+// Exhaustion implements [Decoys].
+func (d *DecoyHost) Exhaustion(ctx context.Context) ([]ExhaustionRow, error) {
+	return d.ExhaustionOf(ctx, Exhaustion())
+}
+
+// ExhaustionOf runs some of [Exhaustion].
+func (d *DecoyHost) ExhaustionOf(ctx context.Context, attacks []Attack) ([]ExhaustionRow, error) {
+	a, err := d.run(ctx, attacks, decoyPlan{Exhaust: true})
+	return a.Exhaustion, err
 }
 
 // Whole runs the controls, and makes the attacks from decoys with nothing
 // switched off as well: those are confined as a live agent's containers are.
 func (d *DecoyHost) Whole(ctx context.Context, attacks []Attack) ([]ControlRow, []Row, error) {
-	a, err := d.run(ctx, attacks, true)
+	a, err := d.run(ctx, attacks, decoyPlan{Whole: true})
 	return a.Controls, a.Rows, err
 }
 
-func (d *DecoyHost) run(ctx context.Context, attacks []Attack, whole bool) (decoyAnswer, error) {
+func (d *DecoyHost) run(ctx context.Context, attacks []Attack, plan decoyPlan) (decoyAnswer, error) {
 	spare, err := namespacesHere()
 	if err != nil {
 		return decoyAnswer{}, err
 	}
-	plan := decoyPlan{Whole: whole, Programs: d.Programs, FirstID: d.FirstID, Scratch: d.Scratch, CgroupRoot: d.CgroupRoot, Spare: spare}
+	plan.Programs, plan.FirstID, plan.Scratch, plan.CgroupRoot, plan.Spare = d.Programs, d.FirstID, d.Scratch, d.CgroupRoot, spare
 	for _, a := range attacks {
 		plan.Attacks = append(plan.Attacks, a.ID)
 	}

@@ -133,7 +133,7 @@ func (s *scene) attack(ctx context.Context, g *group) {
 		}
 		ctx, cancel := context.WithTimeout(ctx, patience)
 		defer cancel()
-		return runCell(ctx, spec, cell.Options{Cgroups: s.cgroups}, batch)
+		return runCell(ctx, spec, cell.Options{Cgroups: s.cgroups}, batch, nil)
 	})
 	for i, h := range g.halves {
 		h.res = results[i]
@@ -166,8 +166,10 @@ func (s *scene) whole(ctx context.Context, attacks []Attack) []Row {
 	return rows
 }
 
-// runCell starts one container, gives it input and returns its output.
-func runCell(ctx context.Context, spec engine.Spec, opt cell.Options, input []byte) (output []byte, err error) {
+// runCell starts one container, gives it input and returns its output. after
+// may be nil; it is called when the container has ended and its cgroup is still
+// there.
+func runCell(ctx context.Context, spec engine.Spec, opt cell.Options, input []byte, after func() error) (output []byte, err error) {
 	var pipes [3][2]*os.File // stdin, stdout, stderr; each read end, write end
 	for i := range pipes {
 		if pipes[i][0], pipes[i][1], err = os.Pipe(); err != nil {
@@ -195,7 +197,11 @@ func runCell(ctx context.Context, spec engine.Spec, opt cell.Options, input []by
 	stop()
 	_ = p.Signal(unix.SIGKILL)
 	wait.Wait()
-	err = errors.Join(werr, perr, p.Close())
+	var aerr error
+	if after != nil {
+		aerr = after()
+	}
+	err = errors.Join(werr, perr, aerr, p.Close())
 	if exit.Code != 0 {
 		err = errors.Join(err, fmt.Errorf("the probe ended with %s: %s", exit, strings.TrimSpace(errs.String())))
 	}

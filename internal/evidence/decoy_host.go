@@ -47,7 +47,8 @@ func decoyMain() error {
 			return errors.New("decoy host: still in the starter's mount or network namespace")
 		}
 	}
-	if err := newRoot(plan.Scratch, plan.Programs); err != nil {
+	noDisk, err := newRoot(plan)
+	if err != nil {
 		return fmt.Errorf("decoy host: root: %w", err)
 	}
 	// As descriptors that somebody forgot: containers must not have them.
@@ -63,6 +64,10 @@ func decoyMain() error {
 	}
 	attacks := slices.DeleteFunc(Attacks(), func(a Attack) bool { return !slices.Contains(plan.Attacks, a.ID) })
 	said := decoyAnswer{Controls: s.controls(ctx, attacks)}
+	if plan.Exhaust {
+		s.noDisk = noDisk
+		said.Exhaustion = s.exhaust(ctx, slices.DeleteFunc(Exhaustion(), func(a Attack) bool { return !slices.Contains(plan.Attacks, a.ID) }))
+	}
 	if plan.Whole {
 		said.Rows = s.whole(ctx, attacks)
 	}
@@ -71,32 +76,37 @@ func decoyMain() error {
 }
 
 // newRoot moves this process into a root of its own on a tmpfs: the programs,
-// the devices and the cgroups of the machine, an own /proc, and nothing else.
-func newRoot(scratch, programs string) error {
+// the devices and the cgroups of the machine, an own /proc, and nothing else but
+// disks for those decoys that need them; noDisk says why there are none.
+func newRoot(plan decoyPlan) (noDisk, err error) {
+	scratch, programs := plan.Scratch, plan.Programs
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("make mounts private: %w", err)
+		return nil, fmt.Errorf("make mounts private: %w", err)
 	}
-	if err := unix.Mount("decoy", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755,size=64m"); err != nil {
-		return fmt.Errorf("tmpfs on %s: %w", scratch, err)
+	if err := unix.Mount("decoy", scratch, "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755,size=128m"); err != nil {
+		return nil, fmt.Errorf("tmpfs on %s: %w", scratch, err)
 	}
 	for _, dir := range []string{"proc", "dev", "sys", "tmp", "old", "etc", "run", programs} {
 		if err := os.MkdirAll(filepath.Join(scratch, dir), 0o755); err != nil { // #nosec G301 -- the decoy's tree is for every decoy
-			return err
+			return nil, err
 		}
 	}
 	for _, b := range []string{"/dev", "/sys", programs} {
 		if err := unix.Mount(b, filepath.Join(scratch, b), "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
-			return fmt.Errorf("bind %s: %w", b, err)
+			return nil, fmt.Errorf("bind %s: %w", b, err)
 		}
 	}
 	if err := unix.Mount("proc", filepath.Join(scratch, "proc"), "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		return fmt.Errorf("proc: %w", err)
+		return nil, fmt.Errorf("proc: %w", err)
+	}
+	if plan.Exhaust {
+		noDisk = makeDisks(context.Background(), scratch, plan)
 	}
 	if err := unix.PivotRoot(scratch, filepath.Join(scratch, "old")); err != nil {
-		return fmt.Errorf("pivot_root: %w", err)
+		return nil, fmt.Errorf("pivot_root: %w", err)
 	}
 	if err := errors.Join(os.Chdir("/"), unix.Unmount("/old", unix.MNT_DETACH)); err != nil {
-		return err
+		return nil, err
 	}
-	return os.Chmod("/tmp", 0o1777) // #nosec G302 -- a /tmp
+	return noDisk, os.Chmod("/tmp", 0o1777) // #nosec G302 -- a /tmp
 }

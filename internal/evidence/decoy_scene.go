@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	"bulkhead/internal/cgroup"
@@ -34,7 +35,10 @@ type scene struct {
 	target   *exec.Cmd
 	hold     io.Closer // ends the target
 	sockets  []net.Listener
-	count    int // decoys so far, for their names
+	noDisk   error // why there are no disks
+
+	mu    sync.Mutex
+	count int // decoys so far, for their names; guarded by mu
 }
 
 // decoyRoot is the root file system of decoys, and decoyTmp its scratch.
@@ -44,10 +48,20 @@ const decoyRoot = "/decoy/rootfs"
 // namespace of its own can have.
 const targetPID = 20000
 
+// decoyLayout is where the decoys' files are.
+var decoyLayout = layout.Host{State: "/decoy/state", Run: "/decoy/run", Etc: "/decoy/etc"}
+
+// decoyAgents are the attacker and the target.
+func decoyAgents(plan decoyPlan) [2]Agent {
+	return [2]Agent{
+		{Name: "a", Place: decoyLayout.Agent("decoy", "a"), IDs: layout.IDs{Account: plan.FirstID, Dialer: plan.FirstID + 1, Base: plan.FirstID + layout.RangeSize}},
+		{Name: "b", Place: decoyLayout.Agent("decoy", "b"), IDs: layout.IDs{Account: plan.FirstID + 2, Dialer: plan.FirstID + 3, Base: plan.FirstID + 2*layout.RangeSize}},
+	}
+}
+
 func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
-	s := &scene{plan: plan, host: layout.Host{State: "/decoy/state", Run: "/decoy/run", Etc: "/decoy/etc"}}
-	s.a = Agent{Name: "a", Place: s.host.Agent("decoy", "a"), IDs: layout.IDs{Account: plan.FirstID, Dialer: plan.FirstID + 1, Base: plan.FirstID + layout.RangeSize}}
-	s.b = Agent{Name: "b", Place: s.host.Agent("decoy", "b"), IDs: layout.IDs{Account: plan.FirstID + 2, Dialer: plan.FirstID + 3, Base: plan.FirstID + 2*layout.RangeSize}}
+	agents := decoyAgents(plan)
+	s := &scene{plan: plan, host: decoyLayout, a: agents[0], b: agents[1]}
 	s.a.Dialer, s.a.Listed = s.a.Place.DialerSocket(), "listed.example:443"
 	s.world = World{
 		Unlisted: decoyUnlisted + ":443", Loopback: "127.0.0.1:7777", Resolvers: []string{decoyResolver + ":53"},
@@ -69,7 +83,7 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(s.makeRoot(), s.makeHostFiles(), s.makeTarget()); err != nil {
+	if err := errors.Join(s.makeRoot(), s.makeHostFiles(), s.makeWork(), s.makeTarget()); err != nil {
 		return nil, err
 	}
 	if err := s.rules(ctx, true); err != nil {
@@ -114,6 +128,9 @@ func (s *scene) makeHostFiles() error {
 	} {
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil { // #nosec G301 -- the files are closed
 			return err
+		}
+		if _, err := os.Stat(p); err == nil {
+			continue // a disk that is in use
 		}
 		if err := os.WriteFile(p, []byte("decoy\n"), 0o600); err != nil {
 			return err
@@ -189,9 +206,12 @@ func (s *scene) rules(ctx context.Context, on bool) error {
 
 // spec describes one decoy of the attacker.
 func (s *scene) spec(from Position, off []engine.Mechanism) engine.Spec {
+	s.mu.Lock()
 	s.count++
+	number := s.count
+	s.mu.Unlock()
 	sp := engine.Spec{
-		Version: engine.SpecVersion, Team: "decoy", Agent: "a", Name: "probe-" + strconv.Itoa(s.count),
+		Version: engine.SpecVersion, Team: "decoy", Agent: "a", Name: "probe-" + strconv.Itoa(number),
 		Role: engine.RoleRuntime, Root: engine.Root{Path: decoyRoot},
 		Mounts: []engine.Mount{
 			{Kind: engine.MountBind, Source: s.plan.Programs, Target: s.plan.Programs, Exec: true},

@@ -50,7 +50,7 @@ func (h *cells) Probe(ctx context.Context, agent string, from Position, request 
 		User:    engine.User{ID: inside, Map: []engine.IDMap{{Inside: inside, Host: a.IDs.Host(inside)}}},
 		Command: []string{filepath.Join(h.dir, "bulkhead-probe")}, Dir: "/", Hostname: agent,
 		Off: h.broken, Decoy: len(h.broken) > 0,
-	}, cell.Options{}, request)
+	}, cell.Options{}, request, nil)
 }
 
 // asAccount runs the probe as the bare account, in the account cell that the

@@ -38,9 +38,20 @@ type Report struct {
 	NotRun        int      `json:"not_run"`
 	Notes         []string `json:"notes,omitempty"` // what the rows cannot show
 	Controls      Controls `json:"controls"`
-	Rows          []Row    `json:"rows"`
+	// Exhaustion is what came of taking too much, in decoys; absent when none
+	// were wanted.
+	Exhaustion []ExhaustionRow `json:"exhaustion,omitempty"`
+	Seconds    Seconds         `json:"seconds"`
+	Rows       []Row           `json:"rows"`
 	// Library describes every attack that the rows name.
 	Library []Described `json:"library"`
+}
+
+// Seconds is how long the parts took.
+type Seconds struct {
+	Attacks    float64 `json:"attacks"`
+	Controls   float64 `json:"controls,omitempty"`
+	Exhaustion float64 `json:"exhaustion,omitempty"`
 }
 
 // Row is one attempt on one agent.
@@ -76,8 +87,13 @@ type ControlRow struct {
 
 // OK says whether the report is good enough for exit code 0: something was
 // denied, nothing succeeded, nothing is unproven, and every control that ran
-// bit.
+// bit, those that take too much included.
 func (r *Report) OK() bool {
+	for _, x := range r.Exhaustion {
+		if !x.Bit && x.NotRun == "" {
+			return false
+		}
+	}
 	return r.Denied > 0 && r.Succeeded == 0 && r.Unproven == 0 && r.Controls.Bit == r.Controls.Run
 }
 
@@ -153,6 +169,16 @@ func (r *Report) Text() string {
 			fmt.Fprintf(&b, "CONTROL NOT RUN: %s: %s\n", c.Attack, c.NotRun)
 		case !c.Bit:
 			fmt.Fprintf(&b, "CONTROL DID NOT BITE: %s by %s: with it: %s; without it: %s\n", c.Attack, c.Mechanism, c.On, c.Without)
+		}
+	}
+	for _, x := range r.Exhaustion {
+		switch {
+		case x.NotRun != "":
+			fmt.Fprintf(&b, "EXHAUSTION NOT RUN: %s: %s\n", x.Attack, x.NotRun)
+		case !x.Bit:
+			fmt.Fprintf(&b, "EXHAUSTION NOT HELD: %s by %s: with it: %s; without it: %s; its neighbour: %s\n", x.Attack, x.Mechanism, x.On, x.Without, x.Beside)
+		default:
+			fmt.Fprintf(&b, "%s: held by %s: %s; its neighbour alone: %s; beside it: %s\n", x.Attack, x.Mechanism, x.On, x.Alone, x.Beside)
 		}
 	}
 	for _, n := range r.Notes {

@@ -31,6 +31,9 @@ type Host interface {
 type Decoys interface {
 	// Controls runs every control of attacks and returns one row for each.
 	Controls(ctx context.Context, attacks []Attack) ([]ControlRow, error)
+	// Exhaustion takes too much of everything, and returns one row for each of
+	// [Exhaustion].
+	Exhaustion(ctx context.Context) ([]ExhaustionRow, error)
 }
 
 // Request says whom to attack.
@@ -77,11 +80,18 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 			return nil, fmt.Errorf("evidence: team %s has no agent %q", q.Team, name)
 		}
 	}
+	begin := time.Now()
+	since := func() float64 {
+		s := time.Since(begin).Seconds()
+		begin = time.Now()
+		return s
+	}
 	rows, err := attackAll(ctx, h, q, r)
 	if err != nil {
 		return nil, err
 	}
 	r.Rows = rows
+	r.Seconds.Attacks = since()
 	for _, name := range q.Idle {
 		for _, p := range Positions() {
 			r.Rows = append(r.Rows, Row{Agent: name, Position: p, Attack: "none", Verdict: NotRun, Evidence: "the agent does not run"})
@@ -95,7 +105,15 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 		if err != nil {
 			return nil, fmt.Errorf("evidence: controls: %w", err)
 		}
-		r.Controls.Rows = rows
+		r.Controls.Rows, r.Seconds.Controls = rows, since()
+		if q.Progress != nil {
+			q.Progress("taking too much in decoys")
+		}
+		if r.Exhaustion, err = q.Decoys.Exhaustion(ctx); err != nil {
+			return nil, fmt.Errorf("evidence: exhaustion: %w", err)
+		}
+		r.Seconds.Exhaustion = since()
+		r.Library = append(r.Library, describe(Exhaustion())...)
 	}
 	if err := ctx.Err(); err != nil {
 		return nil, err

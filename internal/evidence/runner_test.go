@@ -229,6 +229,14 @@ type scripted []ControlRow
 
 func (s scripted) Controls(context.Context, []Attack) ([]ControlRow, error) { return s, nil }
 
+func (s scripted) Exhaustion(context.Context) ([]ExhaustionRow, error) {
+	var out []ExhaustionRow
+	for _, r := range s {
+		out = append(out, ExhaustionRow{ControlRow: r})
+	}
+	return out, nil
+}
+
 func TestAControlThatDoesNotBiteFailsTheReport(t *testing.T) {
 	for _, tc := range []struct {
 		row  ControlRow

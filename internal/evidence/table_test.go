@@ -62,7 +62,7 @@ func TestEveryMechanismHasAControl(t *testing.T) {
 		if m == engine.MechNoNewPrivs {
 			continue // docs/contracts/verify.md says why
 		}
-		if !slices.ContainsFunc(Attacks(), func(a Attack) bool {
+		if !slices.ContainsFunc(slices.Concat(Attacks(), Exhaustion()), func(a Attack) bool {
 			return slices.ContainsFunc(a.Controls, func(c Control) bool { return c.Mechanism == m })
 		}) {
 			t.Errorf("nothing shows what %s stops", m)
@@ -88,8 +88,8 @@ func TestEveryAttemptOfTheProbeIsUsedAndEveryUsedOneExists(t *testing.T) {
 	if len(has) < 90 {
 		t.Fatalf("found only %d attempts in the probe", len(has))
 	}
-	var used []string
-	for _, a := range Attacks() {
+	used := []string{"neighbour.work"}
+	for _, a := range slices.Concat(Attacks(), Exhaustion()) {
 		used = append(used, a.Attempt)
 		if !slices.Contains(has, a.Attempt) {
 			t.Errorf("%s uses attempt %s, which the probe has not", a.ID, a.Attempt)
@@ -108,10 +108,13 @@ var update = flag.Bool("update", false, "write what the documents say about atta
 func attackTable() string {
 	var b strings.Builder
 	b.WriteString("| id | what would succeed | tries | layer | from | controlled mechanisms | reference |\n|---|---|---|---|---|---|---|\n")
-	for _, a := range Attacks() {
+	for _, a := range slices.Concat(Attacks(), Exhaustion()) {
 		var from, by []string
 		for _, p := range a.From {
 			from = append(from, string(p))
+		}
+		if strings.HasPrefix(a.ID, "exhaust.") {
+			from = []string{"a decoy, beside a neighbour"}
 		}
 		for _, c := range a.Controls {
 			by = append(by, string(c.Mechanism))
@@ -153,7 +156,7 @@ func TestTheContractListsEveryAttack(t *testing.T) {
 
 // TestTheLibraryIsAsLargeAsItClaims keeps the number that the documents give.
 func TestTheLibraryIsAsLargeAsItClaims(t *testing.T) {
-	if n := len(Attacks()); n < 120 {
+	if n := len(Attacks()) + len(Exhaustion()); n < 120 {
 		t.Errorf("%d attacks", n)
 	}
 }

@@ -85,7 +85,8 @@ func loose(list []mounted) []string {
 	for at, m := range top {
 		// OCI runtimes cover parts of /proc without it; the kernel runs nothing
 		// from procfs, and nobody can put anything into what is read-only.
-		if !m.has("nosuid") && !(strings.HasPrefix(at, "/proc/") && m.readOnly()) {
+		cover := strings.HasPrefix(at, "/proc/") && m.readOnly()
+		if !m.has("nosuid") && !cover {
 			out = append(out, at+" is not nosuid")
 		}
 		if !m.has("nodev") && !devices(m) {

@@ -23,6 +23,8 @@ type Agent struct {
 	// Pins are the addresses that the manifest's destinations have now.
 	Pins   []netip.AddrPort
 	Limits []Limit
+	// Places are what is the agent's alone on the host.
+	Places []Place
 	// Labels are the AppArmor profiles that the containers should run under, by
 	// role; none: none was made.
 	Labels map[engine.Role]string
@@ -108,6 +110,8 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 		r.add(label(a))
 		if a.Adapter {
 			r.add(sockets(a))
+		} else {
+			r.add(modes(a))
 		}
 		places = append(places, writtenBy(a))
 	}

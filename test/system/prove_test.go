@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/prove"
 	"bulkhead/test/system/stage"
 )
@@ -48,6 +49,7 @@ func TestProveSaysWhatTheKernelHolds(t *testing.T) {
 		// Each way to open a wall by hand is seen.
 		const table = "inet bulkhead"
 		account := c.Agent(t, "writer").Account
+		home := layout.Default().Agent("pair", "writer").Home()
 		for _, tc := range []struct{ name, open, close, want string }{
 			{
 				"an address that no destination has", "nft add element " + table + " " + account + ".pins4 '{ 192.0.2.77 . 22 timeout 1h }'",
@@ -65,6 +67,7 @@ func TestProveSaysWhatTheKernelHolds(t *testing.T) {
 				"a route by policy that leads back to this host", "ip rule add from all lookup 77; ip route add local default dev lo table 77",
 				"ip rule del from all lookup 77; ip route flush table 77", "writer egress.dialer",
 			},
+			{"a home that all may read", "chmod 755 " + home, "chmod 700 " + home, "writer modes"},
 		} {
 			t.Run(tc.name, func(t *testing.T) {
 				stage.Sh(t, tc.open)

@@ -87,7 +87,11 @@ func (l *launch) close() {
 func (l *launch) prepare() (err error) {
 	if l.opt.Cgroups != nil {
 		lim := l.spec.Limits.WithDefaults()
-		l.group, err = l.opt.Cgroups.Create(l.spec.Cgroup, cgroup.Limits{MemoryBytes: lim.MemoryBytes, MilliCPU: lim.MilliCPU, PIDs: lim.PIDs})
+		bounds := cgroup.Limits{MemoryBytes: lim.MemoryBytes, MilliCPU: lim.MilliCPU, PIDs: lim.PIDs}
+		if !l.spec.Has(engine.MechLimits) {
+			bounds = cgroup.Limits{}
+		}
+		l.group, err = l.opt.Cgroups.Create(l.spec.Cgroup, bounds)
 		if err != nil {
 			return err
 		}

@@ -57,6 +57,7 @@ type Request struct {
 	Proxy     string   `json:"proxy,omitempty"`     // "address:port"; empty: from HTTPS_PROXY
 	Dialer    string   `json:"dialer,omitempty"`    // path of dialer.sock
 	Table     string   `json:"table,omitempty"`     // nftables table of family inet
+	Take      int64    `json:"take,omitempty"`      // how much of something; the unit is the attempt's
 	// Spare are inode numbers of mount and network namespaces that must not be
 	// harmed: those of whoever asks.
 	Spare []uint64 `json:"spare,omitempty"`

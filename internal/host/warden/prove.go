@@ -51,7 +51,7 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 // subject is the agent as far as it is not for the kernel to say: its ids, its
 // cgroups, and the addresses that the guard pinned for what its manifest lists.
 func (a *agentRun) subject(ctx context.Context) (prove.Agent, error) {
-	one := prove.Agent{Name: a.Place.Name, Account: a.Place.Account, IDs: a.IDs, Pins: a.allowedPins()}
+	one := prove.Agent{Name: a.Place.Name, Account: a.Place.Account, IDs: a.IDs, Pins: a.allowedPins(), Places: a.places()}
 	top := filepath.Join(a.Place.Team, a.Place.Name)
 	group, err := a.w.cgroups.Group(top)
 	if err != nil {

@@ -1,0 +1,21 @@
+package warden
+
+import "bulkhead/internal/prove"
+
+// places are what is the agent's alone on the host: see agentRun.prepare and
+// the sockets that its containers are given.
+func (a *agentRun) places() []prove.Place {
+	p, rt, gw := a.Place, a.IDs.Runtime(), a.IDs.Gateway()
+	return []prove.Place{
+		{Path: p.Home(), UID: rt, GID: rt, Mode: 0o700},
+		{Path: p.Workspace(), UID: rt, GID: rt, Mode: 0o700},
+		{Path: p.Data(), UID: gw, GID: gw, Mode: 0o700},
+		{Path: p.Logs(), Mode: 0o700},
+		{Path: p.Control(), Mode: 0o700},
+		{Path: p.RuntimeImage(), Mode: 0o600},
+		{Path: p.GatewayImage(), Mode: 0o600},
+		{Path: p.GatewaySocket(), GID: rt, Mode: 0o660},
+		{Path: p.DialerSocket(), GID: gw, Mode: 0o660},
+		{Path: p.PinSocket(), GID: a.IDs.Dialer, Mode: 0o660},
+	}
+}
