@@ -32,7 +32,15 @@ func (s *Store) refused(ctx context.Context, c *conn, what string, err error) er
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	msg := plain(e.Error())
-	switch e.Code() & 0xff {
+	code := e.Code() & 0xff
+	if kept := strings.HasSuffix(msg, " may not be modified") || strings.HasSuffix(msg, " may not be indexed") || strings.HasSuffix(msg, " may not be dropped"); kept && code == sqlite3.SQLITE_ERROR {
+		return tool.Refuse(deny.ToolUnsafe, what, msg+": SQLite keeps it itself", "use your own tables")
+	}
+	// A function that is denied is told as an ordinary error.
+	if c.denied != "" && code == sqlite3.SQLITE_ERROR {
+		code = sqlite3.SQLITE_AUTH
+	}
+	switch code {
 	case sqlite3.SQLITE_AUTH:
 		denied := c.denied
 		if denied == "" {

@@ -72,6 +72,9 @@ func define(what, table string, columns []Column) (string, error) {
 	var faults []deny.Field
 	fault := func(field string, err error) { faults = append(faults, deny.Field{Name: field, Why: err.Error()}) }
 	name, err := identifier(table)
+	if err == nil && strings.HasPrefix(strings.ToLower(table), "pragma_") {
+		err = errors.New("names that begin with pragma_ are SQLite's own")
+	}
 	if err != nil {
 		fault("table", err)
 	}
