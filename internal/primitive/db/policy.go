@@ -101,7 +101,7 @@ func (p *policy) read(table string) string {
 }
 
 // actions names what is denied whatever it is applied to.
-var actions = map[sqlite.AuthorizerActionCode]string{ //nolint:gochecknoglobals // a table
+var actions = map[sqlite.AuthorizerActionCode]string{
 	sqlite.AuthAttach: "ATTACH", sqlite.AuthDetach: "DETACH", sqlite.AuthAlterTable: "ALTER TABLE", sqlite.AuthAnalyze: "ANALYZE", sqlite.AuthReindex: "REINDEX",
 	sqlite.AuthTransaction: "BEGIN, COMMIT or ROLLBACK", sqlite.AuthSavepoint: "SAVEPOINT",
 	sqlite.AuthCreateTable: "CREATE TABLE", sqlite.AuthCreateIndex: "CREATE INDEX", sqlite.AuthDropTable: "DROP TABLE", sqlite.AuthDropIndex: "DROP INDEX",

@@ -27,7 +27,7 @@ type Statement struct {
 	Params []json.RawMessage
 }
 
-var errEnough = errors.New("as many rows as are given") //nolint:gochecknoglobals // a sentinel
+var errEnough = errors.New("as many rows as are given")
 
 // ready is a statement that has been looked at and has its parameters.
 type ready struct {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"unsafe"
@@ -122,11 +123,13 @@ func sqliteTail(t testing.TB, db uintptr, sql string) (rest string, compiled, ok
 		t.Fatal(err)
 	}
 	defer libc.Xfree(tls, text)
-	out := tls.Alloc(16)
-	defer tls.Free(16)
-	rc := sqlite3.Xsqlite3_prepare_v2(tls, db, text, -1, out, out+8)
-	stmt, tail := *(*uintptr)(unsafe.Pointer(out)), *(*uintptr)(unsafe.Pointer(out + 8))
-	rest = libc.GoString(tail)
+	out := new(struct{ stmt, tail uintptr })
+	var pin runtime.Pinner
+	pin.Pin(out)
+	defer pin.Unpin()
+	rc := sqlite3.Xsqlite3_prepare_v2(tls, db, text, -1, uintptr(unsafe.Pointer(&out.stmt)), uintptr(unsafe.Pointer(&out.tail)))
+	stmt := out.stmt
+	rest = libc.GoString(out.tail)
 	if stmt != 0 {
 		sqlite3.Xsqlite3_finalize(tls, stmt)
 	}
@@ -265,9 +268,9 @@ func FuzzWhere(f *testing.F) {
 	w.sql(f, `INSERT INTO t VALUES (4711, 'needle', '"needle"')`)
 	f.Fuzz(func(t *testing.T, where string) {
 		got := w.call(t, "db_update", `{"table":"t","data":{"b":"needle"},"where":`+where+`}`)
-		switch {
-		case got == `{"updatedCount":0}`, got == "tools.invalid":
-		case got == `{"updatedCount":1}`:
+		switch got {
+		case `{"updatedCount":0}`, "tools.invalid":
+		case `{"updatedCount":1}`:
 			if !strings.Contains(where, "4711") && !strings.Contains(strings.ToLower(where), "needle") && !strings.Contains(where, `\u`) {
 				t.Errorf("%s found the row", where)
 			}
