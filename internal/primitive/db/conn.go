@@ -40,6 +40,8 @@ type conn struct {
 	raw   driver.Conn
 	watch watch
 	policy
+	// broken says that it is not to be used again.
+	broken bool
 }
 
 type role bool
