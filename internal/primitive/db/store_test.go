@@ -313,7 +313,7 @@ func TestACallThatWaitsTooLongIsToldSo(t *testing.T) {
 		t.Error(got)
 	}
 	settle(0)
-	w.Store.cfg.Time = DefaultTime
+	w.cfg.Time = DefaultTime
 	if got := w.call(t, "db_insert", `{"table":"a","data":{}}`); got != `{"row":{"x":null}}` {
 		t.Error(got)
 	}
