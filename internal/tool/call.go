@@ -76,11 +76,12 @@ func (c *Call) outcome(ctx context.Context, err error) error {
 	}
 	c.mu.Lock()
 	taken := c.taken && err == nil
+	begun := c.begun // a tool that mostly reads had an effect this time
 	c.mu.Unlock()
 	switch {
 	case taken:
 		return nil
-	case err == nil && !c.Tool.Effect:
+	case err == nil && !c.Tool.Effect && !begun:
 		c.journal.Note(c.record(v, nil))
 		return nil
 	}

@@ -40,7 +40,8 @@ type Tool struct {
 	Fields  []Field
 	// Effect says that the tool changes something, so that its record must be
 	// durable before the answer. A tool that forgets to take or begin its
-	// record has it written by the table.
+	// record has it written by the table. One that mostly reads is without it,
+	// and begins a call that turns out to change something.
 	Effect bool
 	// MaxInput bounds the bytes of its input's JSON; 0: DefaultInput.
 	MaxInput int64

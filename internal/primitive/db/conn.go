@@ -20,7 +20,7 @@ const (
 	maxParams = 1000
 )
 
-var limits = map[int32]int32{ //nolint:gochecknoglobals // a table
+var limits = map[int32]int32{
 	sqlite3.SQLITE_LIMIT_LENGTH:              maxValue,
 	sqlite3.SQLITE_LIMIT_SQL_LENGTH:          4 * 100_000, // bytes, of 100,000 characters
 	sqlite3.SQLITE_LIMIT_COLUMN:              256,
@@ -40,6 +40,8 @@ type conn struct {
 	raw   driver.Conn
 	watch watch
 	policy
+	// broken says that it is not to be used again.
+	broken bool
 }
 
 type role bool

@@ -20,10 +20,6 @@ func (s *Store) refused(ctx context.Context, c *conn, what string, err error) er
 	if err == nil || errors.As(err, &reason) {
 		return err
 	}
-	var r *refusal
-	if errors.As(err, &r) {
-		return r.reason(what)
-	}
 	var e *sqlite.Error
 	if !errors.As(err, &e) {
 		if strings.HasPrefix(err.Error(), "missing ") { // the driver's, for a parameter
@@ -32,7 +28,15 @@ func (s *Store) refused(ctx context.Context, c *conn, what string, err error) er
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	msg := plain(e.Error())
-	switch e.Code() & 0xff {
+	code := e.Code() & 0xff
+	if kept := strings.HasSuffix(msg, " may not be modified") || strings.HasSuffix(msg, " may not be indexed") || strings.HasSuffix(msg, " may not be dropped"); kept && code == sqlite3.SQLITE_ERROR {
+		return tool.Refuse(deny.ToolUnsafe, what, msg+": SQLite keeps it itself", "use your own tables")
+	}
+	// A function that is denied is told as an ordinary error.
+	if c.denied != "" && code == sqlite3.SQLITE_ERROR {
+		code = sqlite3.SQLITE_AUTH
+	}
+	switch code {
 	case sqlite3.SQLITE_AUTH:
 		denied := c.denied
 		if denied == "" {
@@ -79,6 +83,17 @@ func plain(msg string) string {
 		msg = msg[:400] + "…"
 	}
 	return strings.ToValidUTF8(msg, "?")
+}
+
+// overdue tells of a call that waited for others until its time was over.
+func (s *Store) overdue(what string, err error) error {
+	var reason *deny.Reason
+	if err == nil || errors.As(err, &reason) || !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	r := tool.Refuse(deny.ToolTimeout, what, fmt.Sprintf("other statements of this agent held the database for %s", s.cfg.Time), "try again when they have ended")
+	r.RetryAfter = 1
+	return r
 }
 
 func (s *Store) interrupted(ctx context.Context, c *conn, what string) error {

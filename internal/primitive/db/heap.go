@@ -25,7 +25,7 @@ const (
 	heapHard = 128 << 20
 )
 
-var heapError = func() error { //nolint:gochecknoglobals // see heap
+var heapError = func() error {
 	tls := libc.NewTLS()
 	defer tls.Close()
 	on := libc.NewVaList(int32(1))

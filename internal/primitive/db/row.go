@@ -185,7 +185,7 @@ func (s *Store) change(ctx context.Context, what, table string, begin func() err
 	defer cancel()
 	var out Result
 	err = s.writing(ctx, func(c *conn) error {
-		return s.finish(ctx, c, what, s.transaction(ctx, c, func() error {
+		return s.refused(ctx, c, what, s.transaction(ctx, c, func() error {
 			b := &build{what: what}
 			if b.types, err = c.columnsOf(table); err != nil {
 				return err
@@ -203,7 +203,7 @@ func (s *Store) change(ctx context.Context, what, table string, begin func() err
 			return s.refused(ctx, c, what, err)
 		}))
 	})
-	return out, err
+	return out, s.overdue(what, err)
 }
 
 // Insert adds a row and gives it as it is then.

@@ -27,7 +27,7 @@ type Statement struct {
 	Params []json.RawMessage
 }
 
-var errEnough = errors.New("as many rows as are given") //nolint:gochecknoglobals // a sentinel
+var errEnough = errors.New("as many rows as are given")
 
 // ready is a statement that has been looked at and has its parameters.
 type ready struct {
@@ -79,7 +79,7 @@ func (s *Store) Query(ctx context.Context, what string, st Statement, begin func
 			return s.refused(ctx, c, what, err)
 		})
 		if err != nil || !writes {
-			return out, err
+			return out, s.overdue(what, err)
 		}
 		r.kind = write
 	}
@@ -127,7 +127,7 @@ func (s *Store) all(ctx context.Context, what string, statements []ready, begin 
 	}
 	results := make([]Result, len(statements))
 	err := s.writing(ctx, func(c *conn) error {
-		return s.finish(ctx, c, what, s.transaction(ctx, c, func() error {
+		return s.refused(ctx, c, what, s.transaction(ctx, c, func() error {
 			for i, st := range statements {
 				c.begin(st.kind)
 				r, err := s.one(c, what, st, nil)
@@ -146,12 +146,7 @@ func (s *Store) all(ctx context.Context, what string, statements []ready, begin 
 			return nil
 		}))
 	})
-	return results, err
-}
-
-// finish tells what failed at the ends of a transaction, as a full disk at COMMIT.
-func (s *Store) finish(ctx context.Context, c *conn, what string, err error) error {
-	return s.refused(ctx, c, what, err)
+	return results, s.overdue(what, err)
 }
 
 // one runs a statement within a transaction. types are those of the columns

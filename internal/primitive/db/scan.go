@@ -119,7 +119,16 @@ func kindOf(words []string) (kind, *refusal) {
 		return ""
 	}
 	switch w := at(0); w {
-	case "SELECT", "VALUES", "WITH", "PRAGMA", "EXPLAIN":
+	case "SELECT", "VALUES", "WITH", "PRAGMA":
+		return query, nil
+	case "EXPLAIN":
+		inner := words[1:]
+		if at(1) == "QUERY" && at(2) == "PLAN" {
+			inner = words[3:]
+		}
+		if k, r := kindOf(inner); r != nil || k != query && k != write {
+			return 0, &refusal{r == nil || r.unsafe, "only what reads or changes rows can be explained", "use EXPLAIN QUERY PLAN SELECT …"}
+		}
 		return query, nil
 	case "INSERT", "REPLACE", "UPDATE", "DELETE":
 		return write, nil

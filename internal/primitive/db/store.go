@@ -175,7 +175,13 @@ func (s *Store) writing(ctx context.Context, f func(*conn) error) error {
 			return err
 		}
 	}
-	defer func() { s.write <- c }()
+	defer func() {
+		if c.broken {
+			s.cfg.Log.Error("the connection to an agent's database is given up", "closed", c.close())
+			c = nil // the next call opens it anew, and counts
+		}
+		s.write <- c
+	}()
 	release := c.watch.during(ctx)
 	defer release()
 	return f(c)
@@ -207,7 +213,7 @@ func (s *Store) transaction(ctx context.Context, c *conn, f func() error) (err e
 		// What the file has become, whatever happened to the transaction.
 		n, counted := c.number("PRAGMA page_count")
 		if counted != nil {
-			n = before
+			n, c.broken = before, true
 			err = errors.Join(err, counted)
 		}
 		s.pages = n
@@ -235,6 +241,7 @@ func (s *Store) transaction(ctx context.Context, c *conn, f func() error) (err e
 func (s *Store) rollback(c *conn) error {
 	c.watch.stopped.Store(int32(running)) // or the rollback would be stopped too
 	if err := c.exec("ROLLBACK"); err != nil && !noTransaction(err) {
+		c.broken = true // a transaction may still be open on it
 		return err
 	}
 	return nil

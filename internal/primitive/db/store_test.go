@@ -246,28 +246,26 @@ func TestBombsAreStopped(t *testing.T) {
 	w.sql(t, "INSERT INTO a VALUES (-1)")
 	const forever = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) "
 	for sql, want := range map[string]deny.Code{
-		forever + "SELECT count(*) FROM c":                                                                          deny.ToolTimeout,
-		forever + "SELECT n FROM c WHERE n = 1 OR n < 0":                                                            deny.ToolTimeout, // the second row
-		"SELECT 1 UNION ALL SELECT * FROM (" + forever + "SELECT sum(n) FROM c)":                                    deny.ToolTimeout,
-		forever + "INSERT INTO a SELECT n FROM c WHERE n < 0":                                                       deny.ToolTimeout,
-		"INSERT INTO a SELECT 1 WHERE EXISTS (" + forever + "SELECT 1 FROM c WHERE n < 0)":                          deny.ToolTimeout,
-		"DELETE FROM a WHERE x IN (" + forever + "SELECT n FROM c)":                                                 deny.ToolTimeout,
-		"SELECT randomblob(8388609)":                                                                                deny.ToolTooLarge,
-		"SELECT zeroblob(100000000)":                                                                                deny.ToolTooLarge,
-		"SELECT replace(hex(zeroblob(4000000)), '0', '0000')":                                                       deny.ToolTooLarge,
-		"SELECT printf('%.100000000c', 'x')":                                                                        deny.ToolTooLarge,
-		"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c LIMIT 20) SELECT n, zeroblob(1000000) FROM c": deny.ToolTooLarge,
+		forever + "SELECT count(*) FROM c":                                                 deny.ToolTimeout,
+		forever + "SELECT n FROM c WHERE n = 1 OR n < 0":                                   deny.ToolTimeout, // the second row
+		"SELECT 1 UNION ALL SELECT * FROM (" + forever + "SELECT sum(n) FROM c)":           deny.ToolTimeout,
+		forever + "INSERT INTO a SELECT n FROM c WHERE n < 0":                              deny.ToolTimeout,
+		"INSERT INTO a SELECT 1 WHERE EXISTS (" + forever + "SELECT 1 FROM c WHERE n < 0)": deny.ToolTimeout,
+		"DELETE FROM a WHERE x IN (" + forever + "SELECT n FROM c)":                        deny.ToolTimeout,
 	} {
 		_, r := w.try(t, "db_query", map[string]any{"sql": sql})
 		if r == nil || r.Code != want {
 			t.Errorf("%.100s: %v, and %s is expected", sql, r, want)
 		}
 	}
-	// Memory, with time enough to fill it.
+	// With time enough for it.
 	slow := open(t, file(t), roomy, time.Minute)
 	for _, sql := range []string{
-		"WITH RECURSIVE c(n) AS (SELECT randomblob(1000000) UNION SELECT randomblob(1000000) FROM c) SELECT count(*) FROM c",
-		"WITH RECURSIVE c(n,b) AS (SELECT 1,randomblob(1000000) UNION ALL SELECT n+1,randomblob(1000000) FROM c LIMIT 500) SELECT b FROM c ORDER BY b",
+		// Memory.
+		"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c LIMIT 200) SELECT zeroblob(1000000) AS b, n FROM c ORDER BY n % 7",
+		// One value, and an answer.
+		"SELECT randomblob(8388609)", "SELECT zeroblob(100000000)", "SELECT replace(hex(zeroblob(4000000)), '0', '0000')", "SELECT printf('%.100000000c', 'x')",
+		"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c LIMIT 20) SELECT n, zeroblob(1000000) FROM c",
 	} {
 		if got := slow.call(t, "db_query", map[string]any{"sql": sql}); got != "tools.too_large" {
 			t.Errorf("%.100s: %s", sql, got)
@@ -296,6 +294,44 @@ func TestTheCallersEndStopsAStatement(t *testing.T) {
 	_, err := w.Query(ctx, "db_query", Statement{SQL: "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n+1 FROM c) SELECT count(*) FROM c"}, func() error { return nil })
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+func TestACallThatWaitsTooLongIsToldSo(t *testing.T) {
+	w := open(t, file(t), roomy, 50*time.Millisecond)
+	w.call(t, "db_create_table", `{"table":"a","schema":[{"column":"x","type":"text"}]}`)
+	c := <-w.write
+	if got := w.call(t, "db_query", map[string]any{"sql": "DELETE FROM a"}); got != "tools.timeout" {
+		t.Error(got)
+	}
+	w.write <- c
+	_, settle, err := w.budget.Borrow(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := w.call(t, "db_insert", `{"table":"a","data":{}}`); got != "tools.timeout" {
+		t.Error(got)
+	}
+	settle(0)
+	w.cfg.Time = DefaultTime
+	if got := w.call(t, "db_insert", `{"table":"a","data":{}}`); got != `{"row":{"x":null}}` {
+		t.Error(got)
+	}
+}
+
+func TestABrokenConnectionIsReplaced(t *testing.T) {
+	w := open(t, file(t), roomy, 0)
+	w.call(t, "db_create_table", `{"table":"a","schema":[{"column":"x","type":"text"}]}`)
+	before, _ := w.budget.Used()
+	// As after a ROLLBACK that the disk did not let through.
+	if err := w.writing(t.Context(), func(c *conn) error { c.broken = true; return c.exec("BEGIN") }); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.call(t, "db_insert", `{"table":"a","data":{"x":"y"}}`); got != `{"row":{"x":"y"}}` {
+		t.Error(got)
+	}
+	if after, _ := w.budget.Used(); after != before {
+		t.Errorf("%d bytes are counted, and were %d", after, before)
 	}
 }
 

@@ -72,6 +72,9 @@ func define(what, table string, columns []Column) (string, error) {
 	var faults []deny.Field
 	fault := func(field string, err error) { faults = append(faults, deny.Field{Name: field, Why: err.Error()}) }
 	name, err := identifier(table)
+	if err == nil && strings.HasPrefix(strings.ToLower(table), "pragma_") {
+		err = errors.New("names that begin with pragma_ are SQLite's own")
+	}
 	if err != nil {
 		fault("table", err)
 	}
@@ -139,7 +142,7 @@ func (s *Store) Create(ctx context.Context, what, table string, columns []Column
 		if c.modules[strings.ToLower(table)] {
 			return invalid(what, "table", "the name is one of SQLite's own")
 		}
-		return s.finish(ctx, c, what, s.transaction(ctx, c, func() error {
+		return s.refused(ctx, c, what, s.transaction(ctx, c, func() error {
 			found, err := c.columnsOf(table)
 			if err != nil {
 				return err
@@ -155,7 +158,7 @@ func (s *Store) Create(ctx context.Context, what, table string, columns []Column
 			return s.refused(ctx, c, what, c.rows(statement{text: sql}, nil, func([]column, []driver.Value) error { return nil }))
 		}))
 	})
-	return made && err == nil, err
+	return made && err == nil, s.overdue(what, err)
 }
 
 // columnsOf gives the declared types of a table's columns, by name; none: there is no such table.

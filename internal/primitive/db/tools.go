@@ -7,6 +7,10 @@ import (
 	"bulkhead/internal/tool"
 )
 
+// maxInput is how much JSON a statement and its values may be: the longest text, or
+// a value of some MiB.
+const maxInput = 4 << 20
+
 // Tools gives the rows of the tool table for this database.
 func (s *Store) Tools() []tool.Tool {
 	sql := tool.Field{Name: "sql", Aliases: []string{"query"}, Type: tool.String, Required: true, Min: 1, Max: 100_000, Doc: "one SQLite statement; ? or $1, $2, … stand for the parameters"}
@@ -16,12 +20,12 @@ func (s *Store) Tools() []tool.Tool {
 	where := tool.Field{Name: "where", Type: tool.Object, Required: true, Doc: "which rows: all members hold; a value for equality, null, or an array for one of several"}
 	return []tool.Tool{
 		{
-			Name: "db_query", Group: tool.SQL, Run: s.runQuery,
+			Name: "db_query", Group: tool.SQL, Run: s.runQuery, MaxInput: maxInput,
 			Summary: "Run one statement of SQL (SQLite) on your own database: SELECT, WITH, INSERT, UPDATE, DELETE, CREATE INDEX, DROP INDEX, DROP TABLE. Gives up to 10,000 rows.",
 			Fields:  []tool.Field{sql, params},
 		},
 		{
-			Name: "db_transaction", Group: tool.SQL, Effect: true, Run: s.runTransaction,
+			Name: "db_transaction", Group: tool.SQL, Effect: true, Run: s.runTransaction, MaxInput: maxInput,
 			Summary: "Run 1 to 50 statements of SQL on your own database, all or nothing.",
 			Fields: []tool.Field{{
 				Name: "queries", Aliases: []string{"statements"}, Type: tool.Array, Required: true, Min: 1, Max: 50, Doc: "in their order",
@@ -47,17 +51,17 @@ func (s *Store) Tools() []tool.Tool {
 			},
 		},
 		{
-			Name: "db_insert", Group: tool.SQL, Effect: true, Run: s.runInsert,
+			Name: "db_insert", Group: tool.SQL, Effect: true, Run: s.runInsert, MaxInput: maxInput,
 			Summary: "Add a row to a table of your own database; gives the row with its defaults.",
 			Fields:  []tool.Field{table, row},
 		},
 		{
-			Name: "db_update", Group: tool.SQL, Effect: true, Run: s.runUpdate,
+			Name: "db_update", Group: tool.SQL, Effect: true, Run: s.runUpdate, MaxInput: maxInput,
 			Summary: "Change the rows of a table of your own database that have the given values.",
 			Fields:  []tool.Field{table, row, where},
 		},
 		{
-			Name: "db_delete", Group: tool.SQL, Effect: true, Run: s.runDelete,
+			Name: "db_delete", Group: tool.SQL, Effect: true, Run: s.runDelete, MaxInput: maxInput,
 			Summary: "Delete the rows of a table of your own database that have the given values.",
 			Fields:  []tool.Field{table, where},
 		},

@@ -41,7 +41,7 @@ type watch struct {
 const opcodes = 250
 
 // watches has the watch of each sqlite3*, for the callback, which can hold no Go pointer.
-var watches sync.Map //nolint:gochecknoglobals // the callback gets a number alone
+var watches sync.Map
 
 // start has the connection watched from now on.
 func (w *watch) start(tls *libc.TLS) {

@@ -69,7 +69,7 @@ func again(call func() error) error {
 	}
 }
 
-// sync has a folder's entries on disk.
+// syncFolder has a folder's entries on disk.
 func syncFolder(fd int) error {
 	if err := again(func() error { return unix.Fsync(fd) }); err != nil {
 		return fmt.Errorf("sync a folder: %w", err)

@@ -26,7 +26,7 @@ func (s *Store) Tools() []tool.Tool {
 	}
 	return []tool.Tool{
 		{
-			Name: "fs_write", Group: tool.Files, Effect: true, Run: s.write,
+			Name: "fs_write", Group: tool.Files, Effect: true, Run: s.write, MaxInput: MaxInline/3*4 + 64<<10, // base64, and the other fields
 			Summary: "Write a file in your own folder, whole: it is made, with the folders above it, or replaced. Up to 4 MiB here; " + elsewhere + ".",
 			Fields: []tool.Field{
 				path("where, as in notes/today.md", true),

@@ -112,7 +112,7 @@ func (b *Budget) Full(what string) *deny.Reason {
 }
 
 func full(what string, need, left, limit int64) *deny.Reason {
-	why := fmt.Sprintf("the %d bytes of storage that this agent may use are used up", limit)
+	why := fmt.Sprintf("the %d bytes of storage that this agent may use, or those of the disk below, are used up", limit)
 	if need > 0 {
 		why = fmt.Sprintf("%d bytes more are needed, and %d are left of the %d that this agent may store", need, max(left, 0), limit)
 	}
