@@ -38,7 +38,7 @@ func TestProveSaysWhatTheKernelHolds(t *testing.T) {
 		running(t, c)
 		c.Run(t, "exec", "writer", "--", "wget", "-q", "-O", "/dev/null", "http://listed.example:8080/")
 		r, report := proven(t, c)
-		if r.Exit != 0 || !report.OK() || len(report.Statements) != 20 {
+		if r.Exit != 0 || !report.OK() || len(report.Statements) != 24 {
 			t.Fatalf("%d statements, exit %d\n%s\n%s", len(report.Statements), r.Exit, report.Text(), r.Stderr)
 		}
 		for _, s := range report.Statements {
