@@ -30,7 +30,7 @@ func checkMetrics(c *wire.Checks) string {
 	for _, d := range c.Broken {
 		fmt.Fprintf(&b, "bulkhead_drift{%s,agent=%q,statement=%q} 1\n", team, d.Agent, d.Statement)
 	}
-	metric("bulkhead_fenced", "gauge", "1 for each agent that was stopped because of drift.")
+	metric("bulkhead_fenced", "gauge", "1 for each agent that is fenced because of drift.")
 	for _, name := range c.Fenced {
 		fmt.Fprintf(&b, "bulkhead_fenced{%s,agent=%q} 1\n", team, name)
 	}

@@ -59,6 +59,6 @@ func (a *app) showCheck(c *wire.Check) {
 		fmt.Fprintf(a.out, "%s  %s %s %s\n", at, paint("over", green), terminal.Line(b.Agent), terminal.Line(b.Statement))
 	}
 	for _, name := range c.Fenced {
-		fmt.Fprintf(a.out, "%s  %s %s was stopped\n", at, paint("fence", yellow), terminal.Line(name))
+		fmt.Fprintf(a.out, "%s  %s %s was cut off and frozen; bulkhead release ends it\n", at, paint("fence", yellow), terminal.Line(name))
 	}
 }

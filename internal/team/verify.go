@@ -7,7 +7,7 @@ import (
 // What happens when something that was proven does not hold any more.
 const (
 	DriftAlert = "alert" // it is said: log, watch, metrics
-	DriftFence = "fence" // and the agents that it is about are stopped, until an up
+	DriftFence = "fence" // and the agents that it is about are fenced, until an operator releases them
 )
 
 // Verify is how a running team is checked again.

@@ -24,7 +24,7 @@ type Check struct {
 	Attacks       int       `json:"attacks"` // attempts that were denied; 0: none was made
 	Broken        []Drift   `json:"broken"`
 	Mended        []Drift   `json:"mended,omitempty"`  // what was broken at the last check
-	Fenced        []string  `json:"fenced,omitempty"`  // agents that were stopped for it
+	Fenced        []string  `json:"fenced,omitempty"`  // agents that were fenced for it
 	Problem       string    `json:"problem,omitempty"` // why nothing could be checked
 }
 

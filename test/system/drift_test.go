@@ -63,14 +63,15 @@ func TestDriftIsSaidAndFenced(t *testing.T) {
 		write(t, c.Dir, strings.Replace(pair, "team: pair\n", "team: pair\nverify: {every: never, onDrift: fence}\n", 1))
 		c.Run(t, "up")
 		state := func(agent string) string { return c.Agent(t, agent).State }
-		stage.Until(t, "writer is fenced", func() bool { return state("writer") == "stopped" })
+		stage.Until(t, "writer is fenced", func() bool { return state("writer") == "fenced" })
 		if got := state("reviewer"); got != "running" {
 			t.Errorf("the other agent is %s", got)
 		}
 		stage.Until(t, "the fence is counted", func() bool {
 			return strings.Contains(c.Run(t, "metrics"), `bulkhead_fenced{team="pair",agent="writer"} 1`)
 		})
-		c.Run(t, "up") // a new start has its limits again
+		c.Run(t, "release", "writer")
+		c.Run(t, "restart", "writer") // a new start has its limits again
 		running(t, c)
 		if check := checked(t, c); len(check.Broken) != 0 {
 			t.Errorf("after a new start: %+v", check)

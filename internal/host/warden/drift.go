@@ -80,7 +80,7 @@ func (d *drifts) ofLocked(team string) *teamDrift {
 func (d *drifts) teamChanged(team string) {
 	d.mu.Lock()
 	t := d.ofLocked(team)
-	t.changed, t.fenced = true, map[string]bool{}
+	t.changed = true
 	d.mu.Unlock()
 	d.rouse()
 }
@@ -186,14 +186,14 @@ func (w *Warden) summary(req wire.TeamRequest) (*wire.Checks, error) {
 		return nil, err
 	}
 	w.mu.Lock()
-	agents := maps.Clone(t.state.Agents)
+	agents := maps.Clone(t.agents)
 	w.mu.Unlock()
 	d := w.drifts
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.ofLocked(t.name)
-	// Who was started again since is fenced no more.
-	maps.DeleteFunc(s.fenced, func(name string, _ bool) bool { return !agents[name].Stopped })
+	// An operator may have released some since.
+	maps.DeleteFunc(s.fenced, func(name string, _ bool) bool { return agents[name] == nil || agents[name].fence.Load() == nil })
 	res := &wire.Checks{
 		SchemaVersion: 1, Team: t.name, Messages: t.adapter != nil, Checks: s.checks, Alerts: s.alerts, Held: s.held,
 		Broken: inOrderOf(s.broken), Fenced: slices.Sorted(maps.Keys(s.fenced)),

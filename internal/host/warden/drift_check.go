@@ -137,7 +137,7 @@ func (w *Warden) steady(name string) map[string]bool {
 	for _, a := range agents {
 		a.mu.Lock()
 		settled := a.settled
-		up := a.want && a.problem == "" && settled != nil
+		up := a.want && a.problem == "" && settled != nil && a.fence.Load() == nil
 		a.mu.Unlock()
 		select {
 		case <-settled:
@@ -204,41 +204,38 @@ func (w *Warden) tellDrift(ctx context.Context, check *wire.Check, broken, befor
 	if err != nil || len(broken) == 0 || t.manifest.Verify.OnDrift != team.DriftFence {
 		return
 	}
-	w.fence(ctx, t, check, broken)
+	w.fenceDrift(ctx, t, check, broken)
 }
 
-// fence stops the agents that drift is about, as `bulkhead stop` does: accounts,
-// rules and data stay, and an up or restart starts them again. Drift of the adapter
-// is drift of everybody who speaks through it.
-func (w *Warden) fence(ctx context.Context, t *teamRun, check *wire.Check, broken map[string]wire.Drift) {
+// fenceDrift fences the agents that drift is about, as `bulkhead panic` does. Drift
+// of the adapter is drift of everybody who speaks through it.
+func (w *Warden) fenceDrift(ctx context.Context, t *teamRun, check *wire.Check, broken map[string]wire.Drift) {
 	steady := w.steady(t.name)
-	about := map[string]bool{}
+	why := map[string]string{}
 	for _, b := range broken {
-		about[b.Agent] = true
+		why[b.Agent] = b.Statement + ": " + b.Detail
 	}
-	for name := range steady {
-		if steady[name] && name != layout.AdapterName && (about[name] || about[layout.AdapterName]) {
-			check.Fenced = append(check.Fenced, name)
+	for name, up := range steady {
+		reason, ok := why[name]
+		if !ok {
+			if reason, ok = why[layout.AdapterName]; ok {
+				reason = layout.AdapterName + ": " + reason
+			}
 		}
-	}
-	if len(check.Fenced) == 0 {
-		return
+		if !ok || !up || name == layout.AdapterName {
+			continue
+		}
+		if _, err := w.fenceAgents(ctx, wire.FenceRequest{Team: t.name, Agents: []string{name}, Why: "drift: " + reason}, "the warden"); err != nil {
+			w.log.Error("the fence could not be put up", "team", t.name, "agent", name, "error", err)
+			check.Problem = "the fence of " + name + " could not be put up: " + err.Error()
+			continue
+		}
+		check.Fenced = append(check.Fenced, name)
+		w.drifts.mu.Lock()
+		w.drifts.ofLocked(t.name).fenced[name] = true
+		w.drifts.mu.Unlock()
 	}
 	slices.Sort(check.Fenced)
-	if _, err := w.stop(ctx, wire.AgentRequest{Team: t.name, Agents: check.Fenced}); err != nil {
-		w.log.Error("the fence could not be put up", "team", t.name, "agents", check.Fenced, "error", err)
-		check.Problem = "the fence could not be put up: " + err.Error()
-		return
-	}
-	w.drifts.mu.Lock()
-	for _, name := range check.Fenced {
-		w.drifts.ofLocked(t.name).fenced[name] = true
-	}
-	w.drifts.mu.Unlock()
-	for _, name := range check.Fenced {
-		w.log.Error("fenced: stopped, because of drift", "team", t.name, "agent", name)
-		w.events.emit(record.Record{Team: t.name, Agent: name, Kind: record.Life, Verdict: record.Failed, Detail: "stopped, because of drift (verify.onDrift: fence); bulkhead up starts it again"})
-	}
 }
 
 // watchChecks sends each check until the operator leaves.
