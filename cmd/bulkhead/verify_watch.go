@@ -28,7 +28,7 @@ func (a *app) verifyWatch(ctx context.Context, every time.Duration) error {
 		return nil
 	})
 	if ctx.Err() != nil {
-		return nil // asked to end
+		return nil //nolint:nilerr // asked to end
 	}
 	return err
 }

@@ -47,7 +47,7 @@ func (a *agentRun) whyMessage(res *wire.WhyResult, rest string) error {
 	}
 	if r := allowed.Refusal(&policy, a.Place.Name, d); r != nil {
 		res.Verdict, res.Code, res.Rule, res.Mend = wire.WhyDenied, r.Code, r.Why, r.Mend
-		return nil
+		return nil //nolint:nilerr // the refusal is the answer
 	}
 	res.Verdict = wire.WhyAllowed
 	res.Rule = fmt.Sprintf("agents.%s.messages.to names %s", a.Place.Name, to)
