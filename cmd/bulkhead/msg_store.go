@@ -145,9 +145,9 @@ in their outboxes.`,
 func newMetricsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "metrics",
-		Short: "Print the adapter's numbers in the Prometheus text format",
-		Long: `Print depth, age, retries, dead letters and write times of the team's message
-adapter in the Prometheus text format, for node_exporter's textfile collector.`,
+		Short: "Print the team's numbers in the Prometheus text format",
+		Long: `Print what the checks of the running team found, and depth, age, retries, dead
+letters and write times of its message adapter if it has one, in the Prometheus text format, for node_exporter's textfile collector.`,
 		Example: "  sudo bulkhead metrics > /var/lib/node_exporter/bulkhead.prom",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -155,9 +155,18 @@ adapter in the Prometheus text format, for node_exporter's textfile collector.`,
 			if err != nil {
 				return err
 			}
-			var t protocol.Text
-			if err := a.client().Messages(c.Context(), team, protocol.VerbMetrics, struct{}{}, &t); err != nil {
+			var checks wire.Checks
+			if err := a.client().Call(c.Context(), wire.VerbChecks, wire.TeamRequest{Team: team}, &checks, nil); err != nil {
 				return err
+			}
+			var t protocol.Text
+			if !checks.Messages {
+				t.Text = checkMetrics(&checks)
+			} else if err := a.client().Messages(c.Context(), team, protocol.VerbMetrics, struct{}{}, &t); err != nil {
+				return err
+			}
+			if checks.Messages {
+				t.Text = checkMetrics(&checks) + t.Text
 			}
 			if a.json {
 				return a.printJSON(metricsDoc{1, team, t.Text})

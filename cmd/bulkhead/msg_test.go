@@ -71,6 +71,10 @@ func adapterAnswers(t *testing.T) map[string]any {
 			}
 			return wire.Failure{Message: "unknown verb " + q.Verb, Exit: wire.ExitFailed}
 		},
+		wire.VerbChecks: wire.Checks{
+			SchemaVersion: 1, Team: "seven", Messages: true, Checks: 3, Alerts: 1, Last: time.Unix(1790000000, 0).UTC(), Held: 69,
+			Broken: []wire.Drift{{Agent: "pm", Statement: "limits", Detail: "processes is not bounded"}}, Fenced: []string{"pm"},
+		},
 		wire.VerbMessagesRepair: wire.RepairResult{SchemaVersion: 1, Team: "seven", Report: "1 page was damaged\n12 messages were read, none is lost\n", Ready: true},
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -14,7 +15,8 @@ import (
 )
 
 func newVerifyCommand(a *app) *cobra.Command {
-	var noControls, rows bool
+	var noControls, rows, watch bool
+	var every time.Duration
 	c := &cobra.Command{
 		Use:   "verify [AGENT...]",
 		Short: "Attack every wall and show what held",
@@ -22,12 +24,23 @@ func newVerifyCommand(a *app) *cobra.Command {
 which layer refused: one line for each attack, with how many of its attempts were
 denied from where; --rows shows each attempt with its evidence. Each attack has a control: with that layer off in a decoy it
 must succeed, or the refusal proves nothing. Ends with 1 when an attack succeeded
-or a control did not bite.`,
+or a control did not bite. The evidence command keeps the result, signed.`,
 		Example: `  sudo bulkhead verify
   sudo bulkhead verify writer --no-controls
-  sudo bulkhead verify --json > evidence.json`,
-		RunE: func(c *cobra.Command, args []string) error { return a.verify(c.Context(), args, noControls, rows) },
+  sudo bulkhead verify --json > evidence.json
+  sudo bulkhead verify --watch`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if watch {
+				if len(args) > 0 || rows {
+					return badInput("--watch is for a whole team, and has no rows", "leave out the agents and --rows")
+				}
+				return a.verifyWatch(c.Context(), every)
+			}
+			return a.verify(c.Context(), args, noControls, rows)
+		},
 	}
+	c.Flags().BoolVar(&watch, "watch", false, "go on: prove the team again after changes and by the clock, make a few attacks now and then, and say what drifts")
+	c.Flags().DurationVar(&every, "every", time.Minute, "with --watch: how often at least")
 	c.Flags().BoolVar(&rows, "rows", false, "show every attempt with its evidence")
 	c.Flags().BoolVar(&noControls, "no-controls", false, "skip the decoys: faster, but proves less")
 	return c

@@ -25,6 +25,7 @@ const (
 	Exec    Kind = "exec"
 	Life    Kind = "lifecycle" // started, ready, exited, restarted, adopted
 	Repair  Kind = "repair"    // a protection was found missing and put back
+	Drift   Kind = "drift"     // a check found that something does not hold any more, or holds again
 )
 
 // Verdict is the outcome.

@@ -29,6 +29,7 @@ func TestRecordContract(t *testing.T) {
 		{Kind: Secret, Verdict: Allowed, Target: "API_KEY"},
 		{Kind: Exec, Verdict: Allowed, Target: "sh", Detail: "by uid 0"},
 		{Kind: Life, Verdict: Allowed, Target: "runtime", Detail: "adopted"},
+		{Kind: Drift, Verdict: Failed, Target: "limits", Detail: "processes is not bounded"},
 		{Kind: Repair, Verdict: Allowed, Target: "inet bulkhead", Detail: "the table was flushed and put back"},
 	} {
 		r.SchemaVersion, r.Time, r.Team, r.Agent = SchemaVersion, at, "pair", "writer"

@@ -3,7 +3,8 @@ package team
 // The keys of the manifest, and the words that some of them take. The JSON
 // Schema (docs/bulkhead.schema.json) has exactly these; a test compares them.
 var (
-	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "defaults", "agents"}
+	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "verify", "defaults", "agents"}
+	verifyKeys   = []string{"every", "onChange", "onDrift"}
 	upstreamKeys = []string{"url", "credentialsFile", "except"}
 	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress", "tools"}
 	agentKeys    = []string{
@@ -20,6 +21,8 @@ var (
 	toolsKeys = []string{"allow", "ratePerMinute", "memory", "storage", "webhooks", "code"}
 	codeKeys  = []string{"image"}
 
+	truths      = []string{"true", "false"}
+	drifts      = []string{DriftAlert, DriftFence}
 	engines     = []string{"cell", "podman"}
 	ociRuntimes = []string{"runc", "crun", "runsc", "krun"}
 	modes       = []string{string(ModeService), string(ModeSession), string(ModeTask)}

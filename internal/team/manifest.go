@@ -19,6 +19,7 @@ type Manifest struct {
 	Agents     []*Agent // in the order of the file
 	// Orchestrator is the agent that is alerted of dead letters; empty: operators only.
 	Orchestrator string
+	Verify       Verify
 	Presets      []string // presets that egress lists name, sorted
 }
 

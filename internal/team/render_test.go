@@ -73,6 +73,13 @@ func rendered(m *Manifest) []byte {
 	if m.Orchestrator != "" {
 		b.WriteString(",\"orchestrator\":" + quoted(m.Orchestrator))
 	}
+	if v := m.Verify; v != DefaultVerify() {
+		every := v.Every.String()
+		if v.Every == 0 {
+			every = never
+		}
+		b.WriteString(",\"verify\":" + quoted(object{"every": every, "onChange": v.OnChange, "onDrift": v.OnDrift}))
+	}
 	if len(m.Agents) > 0 {
 		if u := m.Agents[0].Upstream; u != nil {
 			o := object{"url": u.URL()}

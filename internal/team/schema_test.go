@@ -19,8 +19,14 @@ type (
 		Orchestrator nameWord            `json:"orchestrator,omitempty" jsonschema:"description=The agent that is alerted of dead letters; default: the agent of that name"`
 		Upstream     *docUpstream        `json:"upstreamProxy,omitempty" jsonschema:"description=The forward proxy through which alone this host reaches outside"`
 		CAFiles      []string            `json:"caFiles,omitempty" jsonschema:"description=Absolute paths of PEM files of root's with more certificate authorities for every agent"`
+		Verify       *docVerify          `json:"verify,omitempty" jsonschema:"description=How the running team is checked again"`
 		Defaults     *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
 		Agents       map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
+	}
+	docVerify struct {
+		Every    string `json:"every,omitempty" jsonschema:"default=1h,description=A time like 1h from 1m to 168h; or never"`
+		OnChange bool   `json:"onChange,omitempty" jsonschema:"default=true,description=After every up and when the host's network changed"`
+		OnDrift  string `json:"onDrift,omitempty" jsonschema:"enum=alert,enum=fence,default=alert,description=What happens when something does not hold any more"`
 	}
 	docUpstream struct {
 		URL         string   `json:"url" jsonschema:"description=http://host:port"`

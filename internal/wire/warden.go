@@ -116,6 +116,7 @@ type VerifyRequest struct {
 	Team       string   `json:"team"`
 	Agents     []string `json:"agents,omitempty"`
 	NoControls bool     `json:"noControls,omitempty"`
+	Attacks    []string `json:"attacks,omitempty"` // by id; empty: all
 }
 
 // Progress is one line for the person who waits.

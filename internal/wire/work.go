@@ -53,7 +53,7 @@ type WatchRequest struct {
 type WhyRequest struct {
 	Team  string `json:"team"`
 	Agent string `json:"agent"`
-	What  string `json:"what"` // "host:port", "/path" or a system call's name
+	What  string `json:"what"` // "host:port", "/path", a system call's name, "message:TO[/TYPE]", "secret:NAME", "limit:NAME"
 }
 
 // Verdicts of a [WhyResult].
@@ -70,7 +70,7 @@ type WhyResult struct {
 	Team          string       `json:"team"`
 	Agent         string       `json:"agent"`
 	What          string       `json:"what"`
-	Kind          string       `json:"kind"` // destination, path, syscall
+	Kind          string       `json:"kind"` // destination, path, syscall, message, secret, limit
 	Verdict       string       `json:"verdict"`
 	Layer         deny.Layer   `json:"layer"`
 	Code          deny.Code    `json:"code,omitempty"`

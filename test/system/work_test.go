@@ -91,13 +91,18 @@ func TestDenialsAreSeenExplainedAndSuggested(t *testing.T) {
 				{"ptrace", wire.WhyDenied, "pod", "EPERM"},
 				{"read", wire.WhyAllowed, "pod", "allow-list"},
 				{"socket", wire.WhyDepends, "pod", "arguments"},
+				{"message:reviewer", wire.WhyDenied, "messages", "give agents.writer channels or messages"},
+				{"message:443", wire.WhyDenied, "egress", `add "message:443" to agents.writer.egress`},
+				{"secret:API_KEY", wire.WhyDenied, "vault", "delivers no secrets"},
+				{"limit:memory", wire.WhyDepends, "pod", "agents.writer.limits.memory"},
+				{"limit:connections", wire.WhyDepends, "egress", "512"},
 			} {
 				r := jsonOf[wire.WhyResult](t, c, "why", "writer", k.what)
 				if r.Verdict != k.verdict || string(r.Layer) != k.layer || !strings.Contains(r.Rule+r.Mend, k.text) {
 					t.Errorf("%s: %+v", k.what, r)
 				}
 			}
-			for _, bad := range []string{"nonsense", "a:b", "x:99999"} {
+			for _, bad := range []string{"nonsense", "a:b", "x:99999", "message:", "limit:speed"} {
 				if r := c.Try(t, "why", "writer", bad); r.Exit == 0 {
 					t.Errorf("%s: %s", bad, r)
 				}

@@ -2,7 +2,6 @@ package store
 
 import (
 	"log/slog"
-	"slices"
 	"time"
 )
 
@@ -91,8 +90,4 @@ func (c *core) quota(sender string) int64 {
 // backoff is how long a delivery waits after its attempt-th failure: 1 s, 2 s, 4 s.
 func backoff(attempt int) time.Duration {
 	return time.Second << max(0, min(attempt-1, 16))
-}
-
-func member(p *Policy, agent, channel string) bool {
-	return slices.Contains(p.Channels[channel], agent)
 }

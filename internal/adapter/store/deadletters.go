@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
 )
 
@@ -124,7 +125,7 @@ func (t *txn) deadEntry(id int64, recipient string) (e *entry) {
 				typ: Type(text(row[6])), rank: integer(row[7]), reply: sequence(row[8]), root: sequence(row[9]), size: integer(row[10]),
 			}
 			copy(r.key[:], blob(row[5]))
-			r.critical = critical(r.typ)
+			r.critical = allowed.Critical(r.typ)
 			e = &entry{record: r, queue: t.queueOf(integer(row[11])), heap: -1}
 			return nil
 		}, id))

@@ -9,6 +9,7 @@ import (
 	"regexp"
 	"strings"
 
+	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/jsonscan"
 )
@@ -17,11 +18,6 @@ var (
 	typeForm    = regexp.MustCompile(`^[a-z][a-z0-9_]{0,63}$`)
 	channelForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`)
 )
-
-// critical types are never evicted.
-func critical(t Type) bool {
-	return t == Escalation || t == PolicyUpdate || t == GovernanceDirective
-}
 
 // kept for ever, whatever the retention is.
 func kept(t Type) bool {
@@ -90,7 +86,7 @@ func check(from string, d *Draft) (checked, *deny.Reason) {
 	c := checked{Draft: *d}
 	if len(d.Body) > MaxBody {
 		return c, &deny.Reason{
-			Layer: deny.LayerMessages, Code: deny.MessageTooLarge, What: what(from, d),
+			Layer: deny.LayerMessages, Code: deny.MessageTooLarge, What: allowed.What(from, d),
 			Why:  fmt.Sprintf("the body has %d bytes, the most is %d", len(d.Body), MaxBody),
 			Mend: "put the content into a shared workspace and send where it is",
 		}
@@ -131,7 +127,7 @@ func check(from string, d *Draft) (checked, *deny.Reason) {
 		fail("body", "not a JSON value")
 	}
 	if bad != nil {
-		return c, invalid(what(from, d), bad)
+		return c, invalid(allowed.What(from, d), bad)
 	}
 	c.Body = bytes.Clone(d.Body)
 	return c, nil

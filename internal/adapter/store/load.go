@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 	"time"
+
+	"bulkhead/internal/adapter/allowed"
 )
 
 // load reads from the database what the writer keeps in memory. wall and mono
@@ -102,7 +104,7 @@ func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
 				return fmt.Errorf("message %d is in channel %d, which does not exist: stop the adapter and repair the store", r.id, integer(row[7]))
 			}
 			copy(r.key[:], blob(row[11]))
-			r.critical = critical(r.typ)
+			r.critical = allowed.Critical(r.typ)
 		}
 		r.refs++
 		e := &entry{record: r, queue: c.queueOf(integer(row[1])), attempts: int(integer(row[2])), nonce: integer(row[3]), reason: text(row[6]), heap: -1}

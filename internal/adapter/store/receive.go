@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
 )
 
@@ -65,7 +66,7 @@ func (a *Adapter) Receive(ctx context.Context, agent string, q ReceiveRequest) (
 	w := &waiter{ReceiveRequest: q, ready: make(chan struct{})}
 	err := a.do(ctx, &op{agent: agent, cost: 1, run: func(t *txn) {
 		if _, ok := t.policy.Agents[agent]; !ok {
-			w.err = notAllowed("receive by "+agent, agent+" is no agent of this team that has messages",
+			w.err = allowed.Not("receive by "+agent, agent+" is no agent of this team that has messages",
 				fmt.Sprintf("give agents.%s channels or messages in the manifest", agent))
 			t.after = append(t.after, func() { close(w.ready) })
 			return

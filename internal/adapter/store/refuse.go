@@ -2,7 +2,6 @@ package store
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"bulkhead/internal/deny"
@@ -43,10 +42,6 @@ func full(err error) bool {
 	return err != nil && strings.Contains(err.Error(), "database or disk is full")
 }
 
-func notAllowed(what, why, mend string) *deny.Reason {
-	return &deny.Reason{Layer: deny.LayerMessages, Code: deny.MessageNotAllowed, What: what, Why: why, Mend: mend}
-}
-
 func invalid(what string, fields []deny.Field) *deny.Reason {
 	var names []string
 	for _, f := range fields {
@@ -63,12 +58,4 @@ func leaseOver(why string) *deny.Reason {
 		Layer: deny.LayerMessages, Code: deny.MessageLeaseOver, What: "the lease",
 		Why: why, Mend: "receive again; take a longer lease, or extend it while working",
 	}
-}
-
-func what(from string, d *Draft) string {
-	to := d.Channel
-	if d.To != "" {
-		to = d.To
-	}
-	return fmt.Sprintf("%s from %s to %s", d.Type, from, to)
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
 )
 
@@ -129,11 +130,11 @@ func (s *sending) fail(err error) *sending {
 // send takes one draft.
 func (t *txn) send(from string, d *checked, operator bool) SendResult {
 	if !operator {
-		if r := refusal(&t.policy, from, &d.Draft); r != nil {
+		if r := allowed.Refusal(&t.policy, from, &d.Draft); r != nil {
 			t.counts.Refused++
 			return SendResult{Err: r}
 		}
-	} else if r := exists(&t.policy, from, &d.Draft); r != nil {
+	} else if r := allowed.Exists(&t.policy, from, &d.Draft); r != nil {
 		return SendResult{Err: r}
 	}
 	name := d.Channel
@@ -146,18 +147,18 @@ func (t *txn) send(from string, d *checked, operator bool) SendResult {
 	}
 	ch := t.channels[name]
 	if d.ReplyTo > 0 && (ch == nil || d.ReplyTo > ch.last) {
-		return SendResult{Err: invalid(what(from, &d.Draft), []deny.Field{{Name: "reply_to_sequence_id", Why: fmt.Sprintf("%s has no message %d", name, d.ReplyTo)}})}
+		return SendResult{Err: invalid(allowed.What(from, &d.Draft), []deny.Field{{Name: "reply_to_sequence_id", Why: fmt.Sprintf("%s has no message %d", name, d.ReplyTo)}})}
 	}
 	m := &record{
 		sender: sender, key: d.key, typ: d.Type, rank: d.rank, reply: d.ReplyTo,
-		size: int64(len(d.Body)), body: d.Body, critical: critical(d.Type),
+		size: int64(len(d.Body)), body: d.Body, critical: allowed.Critical(d.Type),
 	}
 	if d.ReplyTo > 0 {
 		m.root = t.root(ch, d.ReplyTo)
 	}
 	if r := t.post(m, name, from, t.recipients(from, d), d.To != ""); r != nil {
 		t.counts.Refused++
-		r.What = what(from, &d.Draft)
+		r.What = allowed.What(from, &d.Draft)
 		return SendResult{Err: r}
 	}
 	t.counts.Sent++

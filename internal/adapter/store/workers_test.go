@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
 )
 
@@ -87,7 +88,7 @@ func again(err error) bool {
 func (w *workers) sender(from string, seed uint64, pause time.Duration) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	channels := []string{"all-agents"}
-	if member(&w.policy, from, "product") {
+	if allowed.Member(&w.policy, from, "product") {
 		channels = append(channels, "product")
 	}
 	for !over(w.stopSending) {

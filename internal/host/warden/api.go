@@ -180,6 +180,10 @@ func (c *call) dispatch(verb string) error {
 		return serveCall(c, func(struct{}) (any, error) { return c.w.evidenceKeys() })
 	case wire.VerbEvidenceRotate:
 		return serveCall(c, func(struct{}) (any, error) { return c.w.rotateEvidenceKey() })
+	case wire.VerbChecks:
+		return serveCall(c, func(r wire.TeamRequest) (any, error) { return c.w.summary(r) })
+	case wire.VerbVerifyWatch:
+		return c.watchChecks()
 	case wire.VerbDenials:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.denialsOf(r) })
 	case wire.VerbAllow:

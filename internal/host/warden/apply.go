@@ -223,6 +223,7 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
 	defer debug.FreeOSMemory() // a start leaves much behind, and may be the last for months
+	w.drifts.teamChanged(next.name)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
 	if len(failed) > 0 {
 		return res, &fault{wire.Failure{Message: strings.Join(failed, "\n"), Exit: wire.ExitFailed}}

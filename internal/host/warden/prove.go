@@ -32,6 +32,9 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 		if err != nil {
 			return nil, fmt.Errorf("agent %s: %w", a.Place.Name, err)
 		}
+		if a.fence.Load() != nil {
+			one.Processes = nil // frozen threads stop for no tracer: nothing can be said of them
+		}
 		q.Agents = append(q.Agents, one)
 	}
 	if t.adapter != nil {

@@ -44,6 +44,12 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 	if t.adapter == nil { // there is nothing to attack
 		q.Attacks = slices.DeleteFunc(evidence.Attacks(), func(a evidence.Attack) bool { return a.Layer == deny.LayerMessages })
 	}
+	if len(req.Attacks) > 0 {
+		if q.Attacks == nil {
+			q.Attacks = evidence.Attacks()
+		}
+		q.Attacks = slices.DeleteFunc(q.Attacks, func(a evidence.Attack) bool { return !slices.Contains(req.Attacks, a.ID) })
+	}
 	for _, l := range t.state.Accepted {
 		q.Missing[deny.Layer(l)] = "accepted as missing by the operator (up --accept-missing)"
 	}

@@ -77,6 +77,7 @@ type Warden struct {
 	cgroups  *cgroup.Tree
 	refused  *refusals
 	events   *events
+	drifts   *drifts
 	disks    diskLocks
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
@@ -139,11 +140,12 @@ func Run(ctx context.Context, cfg Config) error {
 	w.watchResolverFiles()
 	w.watchIdle()
 	w.watchGrants()
+	w.watchDrift()
 	return w.serve(ln)
 }
 
 func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents(), unreadable: map[string]error{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents(), drifts: newDrifts(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err

@@ -28,13 +28,16 @@ func (w *Warden) why(ctx context.Context, req wire.WhyRequest) (*wire.WhyResult,
 		a.whyPath(res)
 		return res, nil
 	}
+	if word, rest, ok := worded(req.What); ok {
+		return res, a.whyOther(res, word, rest)
+	}
 	if host, port, err := net.SplitHostPort(req.What); err == nil {
 		return res, a.whyDestination(ctx, res, host, port)
 	}
 	v, ok := confine.ExplainCall(engine.RoleRuntime, strings.ToLower(req.What))
 	if !ok {
-		return nil, badInput(fmt.Sprintf("%.100q is neither host:port, nor a path, nor a system call", req.What),
-			"ask for api.example.com:443, /etc/shadow or ptrace")
+		return nil, badInput(fmt.Sprintf("%.100q is neither host:port, nor a path, nor a system call, nor one of message:, secret: and limit:", req.What),
+			"ask for api.example.com:443, /etc/shadow, ptrace, message:AGENT, secret:NAME or limit:memory")
 	}
 	res.Kind, res.Layer, res.Rule = "syscall", deny.LayerPod, v.Rule
 	switch {

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"bulkhead/internal/wire"
+)
+
+// checkMetrics writes what the checks of a team found in the Prometheus text format
+// (https://prometheus.io/docs/instrumenting/exposition_formats/).
+func checkMetrics(c *wire.Checks) string {
+	var b strings.Builder
+	team := `team=` + strconv.Quote(c.Team)
+	metric := func(name, kind, help string) {
+		fmt.Fprintf(&b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, kind)
+	}
+	metric("bulkhead_checks_total", "counter", "Checks of the running team since the warden began.")
+	fmt.Fprintf(&b, "bulkhead_checks_total{%s} %d\n", team, c.Checks)
+	metric("bulkhead_drift_alerts_total", "counter", "Things that were found not to hold any more, since the warden began.")
+	fmt.Fprintf(&b, "bulkhead_drift_alerts_total{%s} %d\n", team, c.Alerts)
+	if c.Checks > 0 {
+		metric("bulkhead_check_time_seconds", "gauge", "When the team was last checked.")
+		fmt.Fprintf(&b, "bulkhead_check_time_seconds{%s} %d\n", team, c.Last.Unix())
+		metric("bulkhead_statements_held", "gauge", "Statements of prove that held at the last check.")
+		fmt.Fprintf(&b, "bulkhead_statements_held{%s} %d\n", team, c.Held)
+	}
+	metric("bulkhead_drift", "gauge", "1 for each thing that does not hold.")
+	for _, d := range c.Broken {
+		fmt.Fprintf(&b, "bulkhead_drift{%s,agent=%q,statement=%q} 1\n", team, d.Agent, d.Statement)
+	}
+	metric("bulkhead_fenced", "gauge", "1 for each agent that is fenced because of drift.")
+	for _, name := range c.Fenced {
+		fmt.Fprintf(&b, "bulkhead_fenced{%s,agent=%q} 1\n", team, name)
+	}
+	return b.String()
+}

@@ -1,0 +1,64 @@
+package warden
+
+import (
+	"strings"
+	"testing"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/host"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
+)
+
+const whyTeam = `apiVersion: bulkhead/v1
+team: pair
+agents:
+  writer: {image: base, mode: session, channels: [all], messages: {to: [reviewer], critical: [escalation]}, env: {TOKEN: x}, limits: {memory: 64Mi}}
+  reviewer: {image: base, mode: session, channels: [product]}
+`
+
+func TestWhyAnswersForMessagesSecretsAndLimits(t *testing.T) {
+	m, err := team.Parse("bulkhead.yaml", []byte(whyTeam))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := layout.Default()
+	w := &Warden{host: h, teams: map[string]*teamRun{"pair": {name: "pair", manifest: m}}}
+	a := &agentRun{w: w, Agent: host.Agent{Place: h.Agent("pair", "writer"), Want: m.Agent("writer")}}
+	for _, tc := range []struct {
+		what, verdict string
+		layer         deny.Layer
+		text          string
+	}{
+		{"message:reviewer", wire.WhyAllowed, deny.LayerMessages, "agents.writer.messages.to names reviewer"},
+		{"message:reviewer/escalation", wire.WhyAllowed, deny.LayerMessages, "critical names escalation"},
+		{"message:reviewer/policy_update", wire.WhyDenied, deny.LayerMessages, "add policy_update to agents.writer.messages.critical"},
+		{"message:writer", wire.WhyDenied, deny.LayerMessages, "add writer to agents.writer.messages.to"},
+		{"message:all", wire.WhyAllowed, deny.LayerMessages, "member of the channel all"},
+		{"message:product", wire.WhyDenied, deny.LayerMessages, "add product to agents.writer.channels"},
+		{"secret:TOKEN", wire.WhyAllowed, deny.LayerPod, "plain variable"},
+		{"secret:OTHER", wire.WhyDenied, deny.LayerVault, "bulkhead ws push writer"},
+		{"limit:memory", wire.WhyDepends, deny.LayerPod, "67108864 bytes"},
+		{"limit:disk", wire.WhyDepends, deny.LayerQuota, "agents.writer.limits.disk"},
+	} {
+		t.Run(tc.what, func(t *testing.T) {
+			word, rest, ok := worded(tc.what)
+			if !ok {
+				t.Fatal("it is not taken for a question with a word before it")
+			}
+			var res wire.WhyResult
+			if err := a.whyOther(&res, word, rest); err != nil {
+				t.Fatal(err)
+			}
+			if res.Verdict != tc.verdict || res.Layer != tc.layer || !strings.Contains(res.Rule+" "+res.Mend, tc.text) {
+				t.Errorf("%+v", res)
+			}
+		})
+	}
+	for _, other := range []string{"message:443", "api.example.com:443", "/message:x", "message", "other:thing"} {
+		if _, _, ok := worded(other); ok {
+			t.Errorf("%s is taken for a question with a word before it", other)
+		}
+	}
+}
