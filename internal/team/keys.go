@@ -3,7 +3,8 @@ package team
 // The keys of the manifest, and the words that some of them take. The JSON
 // Schema (docs/bulkhead.schema.json) has exactly these; a test compares them.
 var (
-	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "defaults", "agents"}
+	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "front", "audit", "defaults", "agents"}
+	frontKeys    = []string{"listen", "certFile", "keyFile"}
 	upstreamKeys = []string{"url", "credentialsFile", "except"}
 	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress", "tools"}
 	agentKeys    = []string{

@@ -20,6 +20,8 @@ type Manifest struct {
 	// Orchestrator is the agent that is alerted of dead letters; empty: operators only.
 	Orchestrator string
 	Presets      []string // presets that egress lists name, sorted
+	Front        *Front   // nil: nobody reaches the agents from outside of them
+	Audit        bool     // records go to a log that no agent changes
 }
 
 // Mode is how long an agent's command lives.

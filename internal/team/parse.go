@@ -174,6 +174,7 @@ func (r *reader) manifest(p place) *Manifest {
 		m.Team = r.name(f["team"], "a team")
 	}
 	upstream, authorities := r.upstream(f["upstreamProxy"]), r.caFiles(f["caFiles"])
+	m.Front, m.Audit = r.front(f["front"]), r.boolean(f["audit"])
 	d := r.defaults(f["defaults"])
 	r.need(p, f, "agents", "add agents: with at least one agent; `bulkhead init` writes an example")
 	if f["agents"].node == nil {

@@ -19,8 +19,15 @@ type (
 		Orchestrator nameWord            `json:"orchestrator,omitempty" jsonschema:"description=The agent that is alerted of dead letters; default: the agent of that name"`
 		Upstream     *docUpstream        `json:"upstreamProxy,omitempty" jsonschema:"description=The forward proxy through which alone this host reaches outside"`
 		CAFiles      []string            `json:"caFiles,omitempty" jsonschema:"description=Absolute paths of PEM files of root's with more certificate authorities for every agent"`
+		Front        *docFront           `json:"front,omitempty" jsonschema:"description=Lets programs of this host in that are not agents and show a token"`
+		Audit        bool                `json:"audit,omitempty" jsonschema:"description=Keep what tools did in a log that no agent can change"`
 		Defaults     *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
 		Agents       map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
+	}
+	docFront struct {
+		Listen string `json:"listen" jsonschema:"description=A loopback address and port of this host: 127.0.0.1:8484"`
+		Cert   string `json:"certFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's; with keyFile: TLS"`
+		Key    string `json:"keyFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's with mode 0600"`
 	}
 	docUpstream struct {
 		URL         string   `json:"url" jsonschema:"description=http://host:port"`
