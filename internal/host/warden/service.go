@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"bulkhead/internal/host/account"
@@ -293,7 +292,8 @@ func (w *Warden) dropServices(ctx context.Context) (gone []string, err error) {
 // caller holds w.mu.
 func (w *Warden) servicesKeptLocked() []ledger.Thing {
 	return w.ledger.Things(func(x ledger.Thing) bool {
-		return x.Kind == ledger.StateDir && x.Team == "" && filepath.Dir(x.Name) == w.host.State && w.services[filepath.Base(x.Name)] == nil
+		name := filepath.Base(x.Name)
+		return x.Kind == ledger.StateDir && slices.Contains(layout.ServiceNames(), name) && x.Name == w.host.Service(name).State && w.services[name] == nil
 	})
 }
 
@@ -303,9 +303,6 @@ func (w *Warden) purgeServices() (gone []string, err error) {
 	kept := w.servicesKeptLocked()
 	w.mu.Unlock()
 	for _, th := range kept {
-		if !slices.Contains(layout.ServiceNames(), filepath.Base(th.Name)) || strings.Contains(th.Name, "..") {
-			return gone, fmt.Errorf("warden: the ledger names %s, which is no server's folder: remove it by hand", th.Name)
-		}
 		if err := tree.Remove(th.Name); err != nil {
 			return gone, err
 		}
