@@ -234,6 +234,7 @@ func (s *Server) refuse(w http.ResponseWriter, agent string, r *deny.Reason) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Bulkhead-Denied", string(r.Code)) // as a gateway says it
 	if e.StatusCode == http.StatusUnauthorized {
 		h.Set("WWW-Authenticate", `Bearer realm="bulkhead"`)
 	}
@@ -244,7 +245,7 @@ func (s *Server) refuse(w http.ResponseWriter, agent string, r *deny.Reason) {
 		h.Set("Connection", "close") // what of the request is left is not read
 	}
 	w.WriteHeader(e.StatusCode)
-	_ = json.NewEncoder(w).Encode(map[string]any{"error": e})
+	_ = json.NewEncoder(w).Encode(e)
 }
 
 func headerHas(h http.Header, name, word string) bool {
