@@ -209,7 +209,7 @@ func (a *agentRun) serviceConfig(cfg *gatewayconfig.Config) {
 		case layout.FrontName:
 			cfg.Front = one
 		case layout.AuditName:
-			cfg.Audit = one
+			cfg.Audit, cfg.Data = one, insideData
 		}
 	}
 }
