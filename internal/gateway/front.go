@@ -31,7 +31,7 @@ func (s *Server) fromFront(ctx context.Context) {
 	server := &http.Server{
 		Handler: s.api.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 32 << 10,
 		ErrorLog:    stdlog.New(io.Discard, "", 0),
-		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return context.WithValue(ctx, frontKey{}, true) },
+		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return fromFrontContext(ctx) },
 	}
 	var work sync.WaitGroup
 	work.Go(func() { _ = server.Serve(conns) })

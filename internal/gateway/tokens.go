@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -60,6 +61,10 @@ func (t *tokens) caller(r *http.Request) (*tool.Caller, *deny.Reason) {
 }
 
 type frontKey struct{}
+
+func fromFrontContext(ctx context.Context) context.Context {
+	return context.WithValue(ctx, frontKey{}, true)
+}
 
 // throughFront says whether the connection was made by front, which is known
 // from the socket that it came in on and not from anything that was sent.

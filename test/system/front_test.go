@@ -47,7 +47,7 @@ func TestTokensLetInThroughFront(t *testing.T) {
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
 		c := host(t, bin)
 		before := stage.Picture(t)
-		write(t, c.Dir, strings.Replace(talk, "defaults:\n", "front: {listen: \"127.0.0.1:8484\"}\naudit: true\ndefaults:\n", 1))
+		write(t, c.Dir, strings.Replace(strings.Replace(talk, "  lead:\n", "  lead:\n    tools: {allow: [mem]}\n", 1), "defaults:\n", "front: {listen: \"127.0.0.1:8484\"}\naudit: true\ndefaults:\n", 1))
 		c.Run(t, "up")
 		for _, s := range c.Status(t).Services {
 			if s.State != "running" {
@@ -137,6 +137,9 @@ func TestTokensLetInThroughFront(t *testing.T) {
 			return true
 		})
 		stage.Until(t, "the lead's token is taken again", func() bool { return took(lead.Token) })
+		if out := c.Run(t, "exec", "lead", "--", "sh", "-c", `wget -q -O - --post-data '{"key":"a","value":"b"}' --header "Authorization: Bearer $(cat $BULKHEAD_TOKEN_FILE)" http://bulkhead.internal/v1/tools/mem_set 2>&1 || true`); !strings.Contains(out, `"key":"a"`) {
+			t.Errorf("mem_set: %s", out)
+		}
 		c.Run(t, "token", "revoke", lead.ID)
 		if took(lead.Token) {
 			t.Error("a revoked token is taken")
@@ -151,6 +154,9 @@ func TestTokensLetInThroughFront(t *testing.T) {
 		if took(worker.Token) {
 			t.Error("a token outlives its key")
 		}
+		stage.Until(t, "what the lead's tools did is in the audit log", func() bool {
+			return strings.Contains(c.Run(t, "audit", "tail", "lead"), " allowed tool mem_set ")
+		})
 		c.Run(t, "audit", "verify")
 		if out := stage.Sh(t, "grep -rl '"+worker.Token[len(worker.Token)-24:]+"' /var/lib/bulkhead /run/bulkhead 2>/dev/null || true"); out != "" {
 			t.Errorf("the token lies in %s", out)
