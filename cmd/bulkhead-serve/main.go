@@ -2,6 +2,9 @@
 //
 //	bulkhead-serve gateway   one per agent: everything its runtime can reach
 //	bulkhead-serve adapter   one per team: messages between its agents
+//	bulkhead-serve control   one per host: tokens
+//	bulkhead-serve front     one per host: who shows a token is passed on to its agent's gateway
+//	bulkhead-serve audit     one per host: records that nobody changes
 //	bulkhead-serve repair    mends what a stopped adapter holds, and ends
 //
 // They are started by the warden. A gateway finds its listening socket on
@@ -9,7 +12,8 @@
 // and with takesGrants the warden's listening socket on descriptor 5. An
 // adapter finds its config (internal/adapter/protocol.Config) on descriptor 3
 // and its listening sockets from 4 on. Records go to standard output, one JSON
-// line each, faults to standard error.
+// line each, faults to standard error. Control, front and audit find their
+// descriptors as internal/hub says.
 package main
 
 import (
@@ -52,7 +56,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bulkhead-serve gateway|adapter|repair, started by the warden with sockets and a config on descriptors from 3 on")
+var errUsage = errors.New("usage: bulkhead-serve gateway|adapter|control|front|audit|repair, started by the warden with sockets and a config on descriptors from 3 on")
 
 func run(ctx context.Context, args []string) error {
 	switch {
@@ -60,6 +64,12 @@ func run(ctx context.Context, args []string) error {
 		return runGateway(ctx)
 	case len(args) == 1 && args[0] == "adapter":
 		return runAdapter(ctx)
+	case len(args) == 1 && args[0] == "control":
+		return runControl(ctx)
+	case len(args) == 1 && args[0] == "front":
+		return runFront(ctx)
+	case len(args) == 1 && args[0] == "audit":
+		return runAudit(ctx)
 	case len(args) == 1 && args[0] == "repair":
 		return runRepair(ctx)
 	}

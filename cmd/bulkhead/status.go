@@ -83,7 +83,36 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 			}
 		}
 	}
-	return wrong
+	return a.services(res) || wrong
+}
+
+// services prints a row for each of the host's own servers; it says whether
+// something is wrong.
+func (a *app) services(res wire.StatusResult) (wrong bool) {
+	if len(res.Services) == 0 {
+		return false
+	}
+	fmt.Fprint(a.out, "\nServers of this host\n\n")
+	tab := table{head: []string{"SERVER", "STATE", "MEMORY", "RESTARTS", "LAYERS", "ACCOUNT"}}
+	var below []string
+	for _, s := range res.Services {
+		layers, notes := layersOf(s)
+		tab.add(plain(s.Agent), cell{s.State, statePaint(s.State)}, plain(bytesOf(memoryOf(s))), plain(strconv.Itoa(s.Restarts)), layers, plain(s.Account))
+		if s.Why != "" {
+			below = append(below, s.Agent+": "+s.Why)
+		}
+		for _, n := range notes {
+			below = append(below, s.Agent+": "+n)
+		}
+	}
+	tab.write(a.out, a.colour)
+	for i, l := range below {
+		if i == 0 {
+			fmt.Fprintln(a.out)
+		}
+		fmt.Fprintln(a.out, "  "+terminal.Line(l))
+	}
+	return len(below) > 0
 }
 
 func statePaint(state string) string {

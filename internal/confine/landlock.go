@@ -77,7 +77,7 @@ func rightsOf(abi int, role engine.Role) rights {
 	}
 	if abi >= 4 {
 		switch role {
-		case engine.RoleGateway, engine.RoleAdapter: // connections come from the dialer or in, listeners are passed in
+		case engine.RoleGateway, engine.RoleAdapter, engine.RoleService: // connections come from the dialer or in, listeners are passed in
 			r.net = ll.AccessNetConnectTCP | ll.AccessNetBindTCP
 		case engine.RoleDialer, engine.RoleResolver:
 			r.net = ll.AccessNetBindTCP

@@ -100,7 +100,7 @@ func OCIProfile(r engine.Role) ([]byte, error) {
 			allow("socket", is(0, family), is(2, protocol))
 		}
 	}
-	if r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter {
+	if r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter && r != engine.RoleService {
 		allow("socket", is(0, unix.AF_NETLINK), is(2, unix.NETLINK_ROUTE))
 	}
 	allow("socketpair", is(0, unix.AF_UNIX))

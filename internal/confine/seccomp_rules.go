@@ -72,7 +72,7 @@ func rulesFor(r engine.Role, a architecture) rules {
 			out.calls[a.nr(name)] = ret(retAllow)
 		}
 	}
-	netlink := r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter
+	netlink := r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter && r != engine.RoleService
 	out.calls[a.nr("socket")] = socketBlock(netlink)
 	out.calls[a.nr("socketpair")] = lowIn(0, []uint32{unix.AF_UNIX}, errno(unix.EAFNOSUPPORT))
 	out.calls[a.nr("clone")] = lowClear(0, namespaceFlags, unix.EPERM)
@@ -100,7 +100,7 @@ func rulesFor(r engine.Role, a architecture) rules {
 
 // ours says whether only a server of our own runs in the role.
 func ours(r engine.Role) bool {
-	return r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver || r == engine.RoleAdapter
+	return r == engine.RoleGateway || r == engine.RoleDialer || r == engine.RoleResolver || r == engine.RoleAdapter || r == engine.RoleService
 }
 
 // Seal gives up starting programs, for the dialer and the resolver: called by

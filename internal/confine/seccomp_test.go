@@ -18,7 +18,7 @@ import (
 	"bulkhead/internal/engine"
 )
 
-var roles = []engine.Role{engine.RoleRuntime, engine.RoleRun, engine.RoleGateway, engine.RoleDialer, engine.RoleResolver, engine.RoleAdapter}
+var roles = []engine.Role{engine.RoleRuntime, engine.RoleRun, engine.RoleGateway, engine.RoleDialer, engine.RoleResolver, engine.RoleAdapter, engine.RoleService}
 
 // machine evaluates a filter as the kernel would.
 type machine struct {
@@ -249,7 +249,7 @@ func TestSocketFamilies(t *testing.T) {
 			high := func(v uint32) uint64 { return uint64(v) | uint64(rapid.Uint32().Draw(rt, "high"))<<32 }
 			got := m.call(a.audit, a.nr("socket"), high(family), high(unix.SOCK_STREAM), high(protocol))
 			ip := family == unix.AF_INET || family == unix.AF_INET6
-			route := family == unix.AF_NETLINK && r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter
+			route := family == unix.AF_NETLINK && r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter && r != engine.RoleService
 			want := no(unix.EAFNOSUPPORT)
 			switch {
 			case family == unix.AF_UNIX, ip && (protocol == 0 || protocol == 1 || protocol == 6 || protocol == 17 || protocol == 58), route && protocol == 0:

@@ -22,6 +22,7 @@ const (
 	RoleDialer   Role = "dialer"   // in the host's network namespace, bound by nftables
 	RoleResolver Role = "resolver" // in the host's network namespace, may reach DNS servers
 	RoleAdapter  Role = "adapter"  // the team's message adapter: the initial user namespace, no network
+	RoleService  Role = "service"  // control, audit or front: the initial user namespace, no network of its own
 	RoleAccount  Role = "account"  // the bare account inside its cell: attacks only
 )
 

@@ -79,19 +79,29 @@ func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
 }
 
 // authenticated lets pass who shows the tools' token: as Bearer, or as the
-// password of Basic, whose user is not looked at.
+// password of Basic, whose user is not looked at. A token of control does as
+// well, and is the only one that does through front.
 func (s *Server) authenticated(next http.Handler) http.Handler {
 	want := sha256.Sum256([]byte(tooltoken.Of(s.cfg.Token)))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := sha256.Sum256([]byte(shown(r)))
-		if subtle.ConstantTimeCompare(given[:], want[:]) == 1 {
+		if !throughFront(r) && subtle.ConstantTimeCompare(given[:], want[:]) == 1 {
 			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), tool.Caller{Team: s.cfg.Team, Agent: s.cfg.Agent})))
 			return
 		}
-		reason := &deny.Reason{
-			Layer: deny.LayerMessages, Code: deny.BadToken, What: r.Method + " " + r.URL.Path, Why: "the request does not show this agent's token",
-			Mend: "send `Authorization: Bearer` and the content of the file that $" + wire.EnvTokenFile + " names",
+		who, refused := s.tokens.caller(r)
+		if who != nil {
+			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), *who)))
+			return
 		}
+		reason := refused
+		if reason == nil {
+			reason = &deny.Reason{
+				Layer: deny.LayerMessages, Code: deny.BadToken, What: r.Method + " " + r.URL.Path, Why: "the request does not show this agent's token",
+				Mend: "send `Authorization: Bearer` and the content of the file that $" + wire.EnvTokenFile + " names",
+			}
+		}
+		reason.What = r.Method + " " + r.URL.Path
 		s.log.Add(s.cfg.Agent, record.Message, "gateway.sock", record.Denied, reason)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="bulkhead"`)
 		messages.Refuse(w, reason)

@@ -22,6 +22,7 @@ type grants struct {
 	manifest *dial.Policy
 	runtime  uint32
 	now      atomic.Pointer[dial.Policy]
+	trust    func(json.RawMessage) error // takes wire.VerbTrust
 
 	mu   sync.Mutex // guards list, and changes of now
 	list []wire.Grant
@@ -108,6 +109,15 @@ func (g *grants) take(c *wire.Conn) {
 		_ = f.Close()
 	}
 	if err != nil {
+		return
+	}
+	if m.Verb == wire.VerbTrust {
+		err := g.trust(m.Body)
+		if err != nil {
+			_ = c.Send(m.ID, wire.VerbError, wire.Failure{Message: err.Error()})
+			return
+		}
+		_ = c.Send(m.ID, wire.VerbOK, struct{}{})
 		return
 	}
 	var q wire.Grants

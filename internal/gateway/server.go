@@ -43,6 +43,7 @@ type Server struct {
 	grants   *grants
 	tools    *toolbox
 	bodies   bodies
+	tokens   *tokens
 	peers    chan struct{}
 
 	mu        sync.Mutex
@@ -64,7 +65,8 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 		cfg: cfg, token: sha256.Sum256([]byte(cfg.Token)), log: record.NewLog(cfg.Team, out),
 		dialer: dialer.NewClient(cfg.DialerSocket), peers: make(chan struct{}, maxPeers),
 	}
-	s.grants = newGrants(&cfg)
+	s.grants, s.tokens = newGrants(&cfg), newTokens(&cfg)
+	s.grants.trust = s.tokens.told
 	if cfg.AdapterSocket != "" {
 		var err error
 		if s.messages, err = messages.Open(messages.Config{
@@ -121,6 +123,9 @@ func Serve(ctx context.Context, ln *net.UnixListener, cfg Config, out io.Writer)
 	work.Go(func() { s.log.Run(ctx) })
 	if cfg.GrantsListener != nil {
 		work.Go(func() { s.grants.serve(ctx, cfg.GrantsListener) })
+	}
+	if cfg.Front != nil {
+		work.Go(func() { s.fromFront(ctx) })
 	}
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()

@@ -93,7 +93,7 @@ func away(why, mend string) *deny.Reason {
 func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 	cfg := b.means.cfg
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	sc := store.Config{Path: filepath.Join(cfg.Data, systemDB), Log: log}
+	sc := store.Config{Path: filepath.Join(cfg.Data, systemDB), Log: log, Audited: cfg.Audit != nil}
 	rate := toolname.DefaultRate
 	if cfg.Tools != nil {
 		t := cfg.Tools.WithDefaults()
@@ -109,6 +109,9 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 			err = errors.Join(err, set.close())
 		}
 	}()
+	if cfg.Audit != nil {
+		set.ends = append(set.ends, b.audit(st))
+	}
 	m := b.means
 	m.store = st
 	allowed := b.allowed()

@@ -17,4 +17,7 @@ type Agent struct {
 	// Code is the image in which its gateway has code run (tools.code.image);
 	// empty: none runs.
 	Code string
+	// Services are the host's own servers (layout.ServiceNames) to which its
+	// gateway gets a socket.
+	Services []string
 }

@@ -65,6 +65,11 @@ func Diff(old, new *Manifest) []wire.Change {
 				// Its gateway gets the adapter's socket, or loses it.
 				c.Action, c.Why = wire.ActionRestart, append(c.Why, "messages: "+map[bool]string{true: "the team gets an adapter", false: "the team has no adapter any more"}[new.HasMessages()])
 			}
+			if before != nil {
+				if why := servicesDiff(old, new); len(why) > 0 {
+					c.Action, c.Why = wire.ActionRestart, append(c.Why, why...)
+				}
+			}
 			out = append(out, c)
 		}
 	}

@@ -3,8 +3,9 @@ package team
 // The keys of the manifest, and the words that some of them take. The JSON
 // Schema (docs/bulkhead.schema.json) has exactly these; a test compares them.
 var (
-	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "verify", "defaults", "agents"}
+	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "verify", "front", "audit", "defaults", "agents"}
 	verifyKeys   = []string{"every", "onChange", "onDrift"}
+	frontKeys    = []string{"listen", "certFile", "keyFile"}
 	upstreamKeys = []string{"url", "credentialsFile", "except"}
 	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress", "tools"}
 	agentKeys    = []string{

@@ -21,6 +21,8 @@ type Manifest struct {
 	Orchestrator string
 	Verify       Verify
 	Presets      []string // presets that egress lists name, sorted
+	Front        *Front   // nil: nobody reaches the agents from outside of them
+	Audit        bool     // records go to a log that no agent changes
 }
 
 // Mode is how long an agent's command lives.

@@ -95,6 +95,16 @@ func rendered(m *Manifest) []byte {
 			b.WriteString(",\"caFiles\":" + quoted(paths(files)))
 		}
 	}
+	if f := m.Front; f != nil {
+		o := object{"listen": f.Listen.String()}
+		if f.Cert.Path != "" {
+			o["certFile"], o["keyFile"] = f.Cert.Path, f.Key.Path
+		}
+		b.WriteString(",\"front\":" + quoted(o))
+	}
+	if m.Audit {
+		b.WriteString(",\"audit\":true")
+	}
 	b.WriteString(",\"agents\":{")
 	for i, name := range order {
 		if i > 0 {

@@ -20,6 +20,8 @@ type (
 		Upstream     *docUpstream        `json:"upstreamProxy,omitempty" jsonschema:"description=The forward proxy through which alone this host reaches outside"`
 		CAFiles      []string            `json:"caFiles,omitempty" jsonschema:"description=Absolute paths of PEM files of root's with more certificate authorities for every agent"`
 		Verify       *docVerify          `json:"verify,omitempty" jsonschema:"description=How the running team is checked again"`
+		Front        *docFront           `json:"front,omitempty" jsonschema:"description=Lets programs of this host in that are not agents and show a token"`
+		Audit        bool                `json:"audit,omitempty" jsonschema:"description=Keep what tools did in a log that no agent can change"`
 		Defaults     *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
 		Agents       map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
 	}
@@ -27,6 +29,11 @@ type (
 		Every    string `json:"every,omitempty" jsonschema:"default=1h,description=A time like 1h from 1m to 168h; or never"`
 		OnChange bool   `json:"onChange,omitempty" jsonschema:"default=true,description=After every up and when the host's network changed"`
 		OnDrift  string `json:"onDrift,omitempty" jsonschema:"enum=alert,enum=fence,default=alert,description=What happens when something does not hold any more"`
+	}
+	docFront struct {
+		Listen string `json:"listen" jsonschema:"description=A loopback address and port of this host: 127.0.0.1:8484"`
+		Cert   string `json:"certFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's; with keyFile: TLS"`
+		Key    string `json:"keyFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's with mode 0600"`
 	}
 	docUpstream struct {
 		URL         string   `json:"url" jsonschema:"description=http://host:port"`

@@ -70,6 +70,11 @@ const (
 // -> VerbOK. Towards the warden it lists them: [AgentRequest] -> [GrantsResult].
 const VerbGrants = "grants"
 
+// VerbTrust, towards a gateway, says what it is to trust of tokens: token.Trust
+// as control gave it -> VerbOK. It is said again every few seconds; a gateway
+// that does not hear it refuses every token.
+const VerbTrust = "trust"
+
 // Grants is the complete list.
 type Grants struct {
 	Grants []Grant `json:"grants"`

@@ -171,6 +171,9 @@ type ApplyResult struct {
 type StatusResult struct {
 	SchemaVersion int          `json:"schemaVersion"`
 	Teams         []TeamStatus `json:"teams"`
+	// Services are the host's own servers that run for the teams; only when
+	// every team was asked for.
+	Services []AgentStatus `json:"services,omitempty"`
 }
 
 // TeamStatus is one team.

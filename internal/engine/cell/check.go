@@ -28,7 +28,7 @@ func Check(s *engine.Spec) error {
 		bad("spec version %d is not %d", s.Version, engine.SpecVersion)
 	}
 	switch s.Role {
-	case engine.RoleRuntime, engine.RoleGateway, engine.RoleRun, engine.RoleDialer, engine.RoleResolver, engine.RoleAdapter, engine.RoleAccount:
+	case engine.RoleRuntime, engine.RoleGateway, engine.RoleRun, engine.RoleDialer, engine.RoleResolver, engine.RoleAdapter, engine.RoleService, engine.RoleAccount:
 	default:
 		bad("role %q is not one", s.Role)
 	}

@@ -52,8 +52,18 @@ type Config struct {
 	// Data is the path, as the gateway sees it, of layout.Agent.Data. The
 	// outbox and system.db lie in it.
 	Data string `json:"data,omitempty"`
+	// Front and Audit are the host's own servers. Nil: there is none.
+	Front *Service `json:"front,omitempty"`
+	Audit *Service `json:"audit,omitempty"`
 	// MaxConnections bounds concurrent connections of the runtime; zero: 512.
 	MaxConnections int `json:"maxConnections,omitempty"`
+}
+
+// Service is how a gateway reaches one of them: its own socket, as it sees it,
+// and the token that opens it.
+type Service struct {
+	Socket string `json:"socket"`
+	Token  string `json:"token"`
 }
 
 // Check fills defaults and refuses what would be weak.
@@ -70,8 +80,12 @@ func (c *Config) Check() error {
 		return fmt.Errorf("gateway: messages need data, and an adapterToken of at least %d characters", minToken)
 	case c.Tools != nil && c.Data == "":
 		return errors.New("gateway: tools need data")
+	case c.Front.weak() || c.Audit.weak():
+		return fmt.Errorf("gateway: front and audit need a socket, and a token of at least %d characters", minToken)
 	case c.RuntimeID == identity.Overflow:
 		return errors.New("gateway: runtimeID is the overflow id, which stands for anybody")
 	}
 	return nil
 }
+
+func (s *Service) weak() bool { return s != nil && (s.Socket == "" || len(s.Token) < minToken) }

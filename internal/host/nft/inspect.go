@@ -103,6 +103,9 @@ func (t *Table) compareBase() ([]string, error) {
 	if t.want.Resolver != nil {
 		chains = append(chains, resolverChain)
 	}
+	if len(t.want.Servers) > 0 {
+		chains = append(chains, serversChain)
+	}
 	for _, c := range chains {
 		d, _, err := t.compareChain(c)
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 const (
 	baseChain     = "output"
 	resolverChain = "resolver"
+	serversChain  = "servers"
 	dialersSet    = "dialers"
 	refusedSet    = "refused"
 )
@@ -76,6 +77,9 @@ func (t *Table) queue(want Want) {
 			t.addSet(resolverServers(table, v6), serverElements(want.Resolver, v6))
 		}
 	}
+	if len(want.Servers) > 0 {
+		t.conn.AddChain(&nftables.Chain{Name: serversChain, Table: table})
+	}
 	now := time.Now()
 	for _, b := range want.Agents {
 		t.conn.AddChain(&nftables.Chain{Name: b.Account, Table: table})
@@ -119,6 +123,9 @@ func dialerElements(want Want) []nftables.SetElement {
 	}
 	if want.Resolver != nil {
 		add(want.Resolver.ID, resolverChain)
+	}
+	for _, s := range want.Servers {
+		add(s.ID, serversChain)
 	}
 	return out
 }
@@ -207,6 +214,14 @@ func (w Want) rules() []rule {
 		}
 		out = append(out, rule{resolverChain, refuse()})
 	}
+	if len(w.Servers) > 0 {
+		for _, s := range w.Servers {
+			for _, at := range s.Listen {
+				out = append(out, rule{serversChain, answers(s.ID, at)})
+			}
+		}
+		out = append(out, rule{serversChain, slices.Concat(protocol(unix.IPPROTO_TCP), reset())}, rule{serversChain, refuse()})
+	}
 	for _, b := range w.Agents {
 		for _, v6 := range []bool{false, true} {
 			out = append(
@@ -222,6 +237,33 @@ func (w Want) rules() []rule {
 		)
 	}
 	return out
+}
+
+// answers accepts what a server says on connections that it accepted at one
+// address: TCP from there, without SYN, so that it opens none from there. (What
+// answers a SYN has the id of who made the listening socket.)
+func answers(id uint32, at netip.AddrPort) []expr.Any {
+	v6 := at.Addr().Is6()
+	offset, length := uint32(12), uint32(4) // RFC 791, 3.1: source
+	if v6 {
+		offset, length = 8, 16 // RFC 8200, 3
+	}
+	return slices.Concat(
+		[]expr.Any{
+			&expr.Meta{Key: expr.MetaKeySKUID, Register: 1},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binaryutil.NativeEndian.PutUint32(id)},
+		},
+		family(v6), protocol(unix.IPPROTO_TCP), []expr.Any{
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 13, Len: 1},
+			&expr.Bitwise{SourceRegister: 1, DestRegister: 1, Len: 1, Mask: []byte{0x02}, Xor: []byte{0}},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: []byte{0}},
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseNetworkHeader, Offset: offset, Len: length},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: at.Addr().AsSlice()},
+			&expr.Payload{DestRegister: 1, Base: expr.PayloadBaseTransportHeader, Offset: 0, Len: 2},
+			&expr.Cmp{Op: expr.CmpOpEq, Register: 1, Data: binary.BigEndian.AppendUint16(nil, at.Port())},
+			&expr.Counter{}, &expr.Verdict{Kind: expr.VerdictAccept},
+		},
+	)
 }
 
 // match accepts TCP packets towards an element of set: those with SYN (syn is

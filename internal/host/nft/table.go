@@ -11,6 +11,8 @@
 //     (also SYN+ACK, so that a passed socket turned into a listener gets
 //     nowhere) must lead to a live pin, any other TCP packet to a known flow.
 //     All else is counted and rejected.
+//   - a server's id (front) answers on connections that it accepted where it was
+//     given a listening socket, and opens none.
 //   - the resolver's id reaches port 53 of the host's own DNS servers.
 //   - every other id of an agent (its account and its 65,536 subordinate ids)
 //     is counted and rejected, loopback included.
@@ -80,6 +82,15 @@ type Want struct {
 	Refused []Range
 	// Resolver may be nil: then nobody may ask DNS.
 	Resolver *Resolver
+	// Servers answer on the connections that they accept, and get nothing else.
+	Servers []Server
+}
+
+// Server is the id of a process that was given listening TCP sockets, and where
+// they listen.
+type Server struct {
+	ID     uint32
+	Listen []netip.AddrPort
 }
 
 // Range is an inclusive range of host ids.
@@ -251,7 +262,7 @@ func (w Want) check() error {
 			return fmt.Errorf("nft: account %q is empty, too long or listed twice", a.Account)
 		}
 		seen[a.Account] = true
-		if a.Account == baseChain || a.Account == resolverChain {
+		if a.Account == baseChain || a.Account == resolverChain || a.Account == serversChain {
 			return fmt.Errorf("nft: account %q has the name of a chain of ours", a.Account)
 		}
 		if a.IDs.Account == 0 || a.IDs.Base == 0 || a.IDs.Dialer == 0 || a.IDs.Last() < a.IDs.Base {
@@ -260,6 +271,11 @@ func (w Want) check() error {
 		for _, b := range w.Agents[:i] {
 			if a.IDs.Overlaps(b.IDs) {
 				return fmt.Errorf("nft: ids of %q (%s) and %q (%s) overlap", a.Account, a.IDs, b.Account, b.IDs)
+			}
+		}
+		for _, s := range w.Servers {
+			if s.ID == 0 || s.ID == a.IDs.Account || s.ID == a.IDs.Dialer || (Range{a.IDs.Base, a.IDs.Last()}).has(s.ID) || w.Resolver != nil && s.ID == w.Resolver.ID {
+				return fmt.Errorf("nft: the server's id %d is root's, the resolver's, or one of %q (%s)", s.ID, a.Account, a.IDs)
 			}
 		}
 		if w.Resolver != nil && (Range{a.IDs.Base, a.IDs.Last()}.has(w.Resolver.ID) || a.IDs.Account == w.Resolver.ID || a.IDs.Dialer == w.Resolver.ID) {

@@ -56,9 +56,10 @@ func (a *agentRun) digest() string {
 	raw, err := json.Marshal(struct {
 		Want     string
 		IDs      layout.IDs
-		Messages bool   `json:",omitempty"`
-		Code     string `json:",omitempty"`
-	}{a.Want.Digest(), a.IDs, a.Messages, a.Code})
+		Messages bool     `json:",omitempty"`
+		Code     string   `json:",omitempty"`
+		Services []string `json:",omitempty"`
+	}{a.Want.Digest(), a.IDs, a.Messages, a.Code, a.Services})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}
@@ -104,6 +105,8 @@ func (a *agentRun) folders() error {
 		tree.Entry{Path: a.Place.PinDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.AdapterDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.ProcDir(), Mode: 0o711},
+		tree.Entry{Path: a.Place.ServiceDir(layout.AuditName), Mode: 0o711},
+		tree.Entry{Path: a.Place.ServiceDir(layout.FrontName), Mode: 0o711},
 		tree.Entry{Path: a.Place.Conf(), Mode: 0o755},
 	); err != nil {
 		return err

@@ -204,6 +204,10 @@ func (c *call) dispatch(verb string) error {
 		return serveCall(c, func(r wire.FenceRequest) (any, error) { return c.w.fenceAgents(c.ctx, r, operator(c.uid)) })
 	case wire.VerbUnfence:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.unfence(c.ctx, r) })
+	case wire.VerbTokens:
+		return c.tokens()
+	case wire.VerbAudit:
+		return c.audit()
 	case wire.VerbShutdown:
 		err := serveCall(c, func(struct{}) (any, error) { return struct{}{}, nil })
 		c.w.cancel()

@@ -77,6 +77,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 			faults = append(faults, err.Error())
 		}
 	}
+	faults = append(faults, w.checkServices(m)...)
 	if err := roomOn(w.host.State); err != nil {
 		faults = append(faults, err.Error())
 	}
@@ -283,6 +284,9 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 	if err := w.saveTeam(next, nil); err != nil {
 		return err
 	}
+	if err := w.foundServices(ctx); err != nil {
+		return err
+	}
 	if err := w.applyTable(ctx); err != nil {
 		return err
 	}
@@ -332,7 +336,8 @@ func (w *Warden) undo(ctx context.Context, next, old *teamRun, cause error) erro
 				errs = append(errs, err)
 			}
 		}
-		errs = append(errs, w.applyTable(ctx))
+		errs = append(errs, w.foundServices(ctx), w.applyTable(ctx))
+		w.startServices(ctx, func(string, string) {})
 	}
 	msg := cause.Error()
 	if err := errors.Join(errs...); err != nil {
@@ -357,6 +362,7 @@ func (w *Warden) startChanged(ctx context.Context, t *teamRun, changes []wire.Ch
 		failed []string
 		wg     sync.WaitGroup
 	)
+	failed = append(failed, w.startServices(ctx, say)...)
 	awaitAdapter := w.startAdapter(ctx, t, say)
 	slots := make(chan struct{}, startsPerCore*runtime.NumCPU())
 	for _, a := range t.sorted() {

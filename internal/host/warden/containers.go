@@ -54,6 +54,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	if a.Code != "" {
 		cfg.CodeSocket = insideProc + codeSocket
 	}
+	a.serviceConfig(&cfg)
 	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err

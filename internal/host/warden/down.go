@@ -49,6 +49,10 @@ func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (
 	if req.Purge {
 		gone, err := w.purgeKept(req.Team)
 		more, everr := w.purgeEvidence(req.Team)
+		if len(w.running()) == 0 {
+			servers, serr := w.purgeServices()
+			more, everr = append(more, servers...), errors.Join(everr, serr)
+		}
 		res.Removed = slices.Concat(res.Removed, gone, more)
 		err = errors.Join(err, everr)
 		if err != nil {
@@ -113,6 +117,10 @@ func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wi
 	left, founded := len(w.teams), w.sys != nil && len(w.unreadable) == 0
 	w.mu.Unlock()
 	if left > 0 {
+		if err := w.foundServices(ctx); err != nil {
+			return res, err
+		}
+		w.recoverServices()
 		if err := w.applyTable(ctx); err != nil {
 			return res, err
 		}

@@ -37,9 +37,10 @@ func (w *Warden) recover(ctx context.Context) {
 	teams := maps.Clone(w.teams)
 	w.mu.Unlock()
 	if len(teams) > 0 {
-		if err := errors.Join(w.applyTable(ctx), w.ensureResolver(ctx)); err != nil {
-			w.log.Error("shared rules and resolver", "error", err)
+		if err := errors.Join(w.foundServices(ctx), w.applyTable(ctx), w.ensureResolver(ctx)); err != nil {
+			w.log.Error("shared rules, servers and resolver", "error", err)
 		}
+		w.recoverServices()
 	}
 	for _, t := range teams {
 		if t.adapter != nil && !t.state.Removing {
@@ -158,7 +159,7 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 }
 
 func (w *Warden) sharedLeft() bool {
-	return w.ledger.Has(ledger.Account, layout.SystemAccount) || w.ledger.Has(ledger.Account, layout.ResolverAccount) ||
+	return w.ledger.Has(ledger.Account, layout.SystemAccount) || w.ledger.Has(ledger.Account, layout.ResolverAccount) || w.servicesLeft() ||
 		w.ledger.Has(ledger.Table, nft.Name)
 }
 

@@ -23,6 +23,7 @@ const (
 	insideData      = "/data"               // the gateway's own data, or the adapter's
 	insideAdapter   = "/run/adapter"        // folder of adapter.sock, in the gateway
 	insideToken     = "/run/bulkhead-token" // what the runtime's own tools show to its gateway
+	insideService   = "/run/"               // and a server's name: folder of its socket, in the gateway
 	insidePin       = "/run/pin"            // folder of pin.sock, in the dialer
 )
 
@@ -155,6 +156,9 @@ func gatewaySpec(a *host.Agent, programs string) engine.Spec {
 	}
 	if a.Code != "" {
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.ProcDir(), Target: insideProc})
+	}
+	for _, name := range a.Services {
+		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.ServiceDir(name), Target: insideService + name})
 	}
 	return s
 }

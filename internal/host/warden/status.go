@@ -58,6 +58,9 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 		}
 		res.Teams = append(res.Teams, ts)
 	}
+	if name == "" {
+		res.Services = w.serviceStatus(ctx)
+	}
 	for _, n := range slices.Sorted(maps.Keys(lost)) {
 		if name == "" || n == name {
 			res.Teams = append(res.Teams, w.lostTeam(n, lost[n]))

@@ -145,6 +145,11 @@ func (w *Warden) removeSystem(ctx context.Context) ([]string, error) {
 	if err := w.killCgroup("resolver"); err != nil {
 		return gone, err
 	}
+	more, err := w.dropServices(ctx)
+	gone = append(gone, more...)
+	if err != nil {
+		return gone, err
+	}
 	if err := w.table.Destroy(); err != nil {
 		return gone, err
 	}

@@ -88,7 +88,7 @@ func (w *Warden) saveTeam(t *teamRun, raw []byte) error {
 
 // admit gives an agent its account, ids and folders. The caller holds w.change.
 func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agentRun, error) {
-	a := &agentRun{w: w, accepted: t.state.Accepted, adapter: t.adapter, Agent: host.Agent{Place: w.host.Agent(t.name, want.Name), Want: want, Messages: t.adapter != nil}}
+	a := &agentRun{w: w, accepted: t.state.Accepted, adapter: t.adapter, Agent: host.Agent{Place: w.host.Agent(t.name, want.Name), Want: want, Messages: t.adapter != nil, Services: t.manifest.Services()}}
 	if err := (accountLayer{w}).Apply(ctx, &a.Agent); err != nil {
 		return nil, err
 	}
@@ -177,6 +177,7 @@ func (w *Warden) applyTable(ctx context.Context) error {
 			want.Refused = append(want.Refused, nft.Range{First: t.adapter.uid, Last: t.adapter.uid})
 		}
 	}
+	w.serviceRulesLocked(&want)
 	w.mu.Unlock()
 	slices.SortFunc(want.Agents, func(x, y nft.Binding) int { return int(int64(x.IDs.Dialer) - int64(y.IDs.Dialer)) })
 	if err := w.table.Apply(ctx, want); err != nil {

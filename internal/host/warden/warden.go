@@ -86,9 +86,11 @@ type Warden struct {
 	signing sync.Mutex // held by whoever reads or changes the evidence keys or a history
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
+	noting sync.Mutex // held while the file of audit's heads is read and written
 
-	mu    sync.Mutex // guards teams, unreadable, sys and calls
-	teams map[string]*teamRun
+	mu       sync.Mutex // guards teams, unreadable, sys and calls
+	teams    map[string]*teamRun
+	services map[string]*service // by name; those that a team wants
 	// unreadable are teams whose state was lost, and why. Their agents may run.
 	unreadable map[string]error
 	calls      int     // being answered
@@ -141,11 +143,12 @@ func Run(ctx context.Context, cfg Config) error {
 	w.watchIdle()
 	w.watchGrants()
 	w.watchDrift()
+	w.watchTrust()
 	return w.serve(ln)
 }
 
 func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, refused: newRefusals(), events: newEvents(), drifts: newDrifts(), unreadable: map[string]error{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, services: map[string]*service{}, refused: newRefusals(), events: newEvents(), drifts: newDrifts(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err

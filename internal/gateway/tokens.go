@@ -1,0 +1,71 @@
+package gateway
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/identity/token"
+	"bulkhead/internal/tool"
+)
+
+// tokens checks the tokens of control: from the runtime, and through front,
+// which vouches for those that only it can check.
+type tokens struct {
+	own, front *token.Verifier
+}
+
+func newTokens(c *Config) *tokens {
+	return &tokens{
+		own:   token.NewVerifier(token.Config{Team: c.Team, Agent: c.Agent}),
+		front: token.NewVerifier(token.Config{Team: c.Team, Agent: c.Agent, Vouched: true}),
+	}
+}
+
+// told takes what the warden passes on of control's.
+func (t *tokens) told(raw json.RawMessage) error {
+	var one token.Trust
+	if err := json.Unmarshal(raw, &one); err != nil {
+		return fmt.Errorf("gateway: what to trust does not decode: %w", err)
+	}
+	for _, k := range one.Keys {
+		if len(k.Secret) > 0 {
+			// It would be in the memory of a process that the agent may capture.
+			return fmt.Errorf("gateway: key %.64q comes with its secret; nothing is taken", k.ID)
+		}
+	}
+	if err := t.own.Refresh(one); err != nil {
+		return err
+	}
+	return t.front.Refresh(one)
+}
+
+// caller is who shows a token of control. Both are nil when the request shows
+// none.
+func (t *tokens) caller(r *http.Request) (*tool.Caller, *deny.Reason) {
+	text := shown(r)
+	v := t.own
+	if throughFront(r) {
+		v = t.front
+	} else if strings.Count(text, ".") != 2 {
+		return nil, nil // it is no token of control's
+	}
+	c, reason := v.Verify(text)
+	if reason != nil {
+		return nil, reason
+	}
+	return &tool.Caller{Team: c.Team, Agent: c.Agent, Token: c.ID, Domains: c.Allowed(), Rate: c.Quotas.RatePerMinute}, nil
+}
+
+type frontKey struct{}
+
+func fromFrontContext(ctx context.Context) context.Context {
+	return context.WithValue(ctx, frontKey{}, true)
+}
+
+// throughFront says whether the connection was made by front, which is known
+// from the socket that it came in on and not from anything that was sent.
+func throughFront(r *http.Request) bool { return r.Context().Value(frontKey{}) != nil }

@@ -1,0 +1,123 @@
+package gateway
+
+import (
+	"encoding/json"
+	"net"
+	"net/http"
+	"net/url"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/identity/token"
+	"bulkhead/internal/wire"
+)
+
+// told gives the tokens of writer's gateway that knows what control says, and
+// the tokens that control made.
+func told(t testing.TB) (*tokens, map[string]string) {
+	t.Helper()
+	now := time.Now().Unix()
+	trust := token.Trust{Version: token.TrustVersion, Epoch: 3, Revoked: []string{"gone"}}
+	out := map[string]string{}
+	domains := []string{"a.example"}
+	for _, alg := range []token.Alg{token.EdDSA, token.HS256} {
+		s, err := token.NewSigner(alg, "t", "writer")
+		if err != nil {
+			t.Fatal(err)
+		}
+		trust.Keys = append(trust.Keys, s.Key)
+		for name, c := range map[string]token.Claims{
+			"good": {Agent: "writer", Domains: &domains, Quotas: token.Quotas{RatePerMinute: 7}}, "gone": {Agent: "writer"}, "other": {Agent: "reviewer"},
+		} {
+			c.Team, c.ID, c.IssuedAt, c.NotBefore, c.Expires = "t", name, now-1, now-1, now+600
+			text, err := s.Issue(c)
+			if err != nil && c.Agent == "writer" {
+				t.Fatal(err)
+			}
+			out[string(alg)+" "+name] = text
+		}
+	}
+	tk := newTokens(&Config{Team: "t", Agent: "writer"})
+	raw, err := json.Marshal(trust)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tk.told(raw) == nil {
+		t.Error("a gateway takes a secret")
+	}
+	if raw, err = json.Marshal(trust.For("t", "writer")); err != nil {
+		t.Fatal(err)
+	}
+	if err := tk.told(raw); err != nil {
+		t.Fatal(err)
+	}
+	return tk, out
+}
+
+func TestAControlTokenSaysWhoCallsAndByHowMuchItIsNarrowed(t *testing.T) {
+	tk, tokens := told(t)
+	request := func(text string, front bool) *http.Request {
+		r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + text}}, URL: &url.URL{}}
+		if front {
+			r = r.WithContext(fromFrontContext(r.Context()))
+		}
+		return r
+	}
+	for _, c := range []struct {
+		name  string
+		front bool
+		good  bool
+	}{
+		{"EdDSA good", false, true},
+		{"EdDSA good", true, true},
+		{"EdDSA gone", false, false},
+		{"EdDSA gone", true, false},
+		{"EdDSA other", false, false},
+		{"EdDSA other", true, false},
+		{"HS256 good", false, false}, // the agent could have made it, had its gateway the key
+		{"HS256 good", true, true},
+		{"HS256 gone", true, false},
+	} {
+		who, reason := tk.caller(request(tokens[c.name], c.front))
+		switch {
+		case c.good && (who == nil || who.Agent != "writer" || who.Token != "good" || who.Rate != 7 || len(who.Domains) != 1):
+			t.Errorf("%s, through front %t: %+v, %v", c.name, c.front, who, reason)
+		case !c.good && (who != nil || reason == nil || reason.Code != deny.BadToken):
+			t.Errorf("%s, through front %t: %+v, %v", c.name, c.front, who, reason)
+		}
+	}
+	if who, reason := tk.caller(request("the tools' own", false)); who != nil || reason != nil {
+		t.Errorf("no token of control's: %+v, %v", who, reason)
+	}
+	if who, reason := tk.caller(request("the tools' own", true)); who != nil || reason == nil {
+		t.Errorf("through front no other token counts: %+v, %v", who, reason)
+	}
+}
+
+func TestTheWardenSaysWhatToTrustOverTheGrantsSocket(t *testing.T) {
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(t.TempDir(), "g"), Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGrants(&Config{Agent: "writer"})
+	var heard []string
+	g.trust = func(raw json.RawMessage) error { heard = append(heard, string(raw)); return nil }
+	go g.serve(t.Context(), ln)
+	c, err := net.DialUnix("unix", nil, ln.Addr().(*net.UnixAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := wire.New(c)
+	defer func() { _ = w.Close() }()
+	if _, err := w.Greet(wire.GrantsProtocol, wire.GrantsVersion); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Send(1, wire.VerbTrust, map[string]int{"version": 1}); err != nil {
+		t.Fatal(err)
+	}
+	if m, _, err := w.Recv(); err != nil || m.Verb != wire.VerbOK || len(heard) != 1 || heard[0] != `{"version":1}` {
+		t.Errorf("%+v, %v, %q", m, err, heard)
+	}
+}
