@@ -55,7 +55,7 @@ func foreignAttacks() []Attack {
 		},
 		{
 			ID: "file.descriptors", Title: "use descriptors that were left open", Tries: "look at what it inherited beside its standard input and outputs", Attempt: "file.descriptors",
-			Layer: deny.LayerPod, From: everywhere, At: AtNobody, Reference: "CVE-2024-21626", Aim: nothing,
+			Layer: deny.LayerPod, From: containers, At: AtNobody, Reference: "CVE-2024-21626", Aim: nothing,
 			Uncontrolled: "closing them is no mechanism of a Spec that could be switched off; docs/mutations.md shows that one that is not closed is found",
 			Also:         looks("absent"),
 		},
