@@ -114,7 +114,6 @@ func TestAKilledGatewayLosesNothingThatItAnswered(t *testing.T) {
 				for {
 					n := tried[w]
 					tried[w]++
-					ok := true
 					for _, c := range [][2]string{
 						{"mem_set", fmt.Sprintf(`{"key":"w%d:%d","value":"%s"}`, w, n, strings.Repeat("x", 50+n*37%4000))},
 						{"mem_incr", fmt.Sprintf(`{"key":"n%d"}`, w)},
@@ -122,7 +121,7 @@ func TestAKilledGatewayLosesNothingThatItAnswered(t *testing.T) {
 						{"vec_upsert", fmt.Sprintf(`{"id":"v%d:%d","vector":[1,%d,2]}`, w, n, n)},
 						{"mem_remember", fmt.Sprintf(`{"key":"m%d","content":"the word%d"}`, w, n)},
 					} {
-						if _, ok = post(client, c[0], c[1]); !ok {
+						if _, ok := post(client, c[0], c[1]); !ok {
 							return
 						}
 					}

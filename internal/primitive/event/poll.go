@@ -76,7 +76,7 @@ func (e *Events) read(ctx context.Context, q query, take func() record.Record) (
 		if err != nil {
 			return err
 		}
-		last := from
+		var last int64
 		switch {
 		case first > 0:
 			out.Missed, last = first-from-1, out.Messages[len(out.Messages)-1].Seq
