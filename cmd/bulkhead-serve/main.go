@@ -90,6 +90,6 @@ func runGateway(ctx context.Context) error {
 			return err
 		}
 	}
-	gateway.Tune()
+	gateway.Tune(&cfg)
 	return gateway.Serve(ctx, u, cfg, os.Stdout)
 }

@@ -1,6 +1,7 @@
 // Command bulkhead-shim is what runs closest to an agent: the launcher of an
 // agent's containers, PID 1 inside them, what comes before that under Podman,
-// and `msg`, by which agents send and receive messages.
+// and what agents call: `msg` for messages, `tool` and `mcp` for tools. Inside a
+// runtime it is on the PATH as `bulkhead`, too.
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/shim"
 	"bulkhead/internal/shim/message"
+	"bulkhead/internal/shim/toolcmd"
 )
 
 func main() {
@@ -27,8 +29,12 @@ func main() {
 			os.Exit(shim.Main())
 		case "msg":
 			os.Exit(message.Main(os.Args[2:]))
+		case "tool":
+			os.Exit(toolcmd.Main(os.Args[2:]))
+		case "mcp":
+			os.Exit(toolcmd.MCP())
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself), or bulkhead-shim msg --help")
+	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself), or bulkhead-shim msg|tool --help, bulkhead-shim mcp")
 	os.Exit(2)
 }

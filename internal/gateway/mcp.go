@@ -11,6 +11,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"strings"
 	"time"
 
@@ -21,6 +23,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/tool"
+	"bulkhead/internal/wire"
 )
 
 // Bounds of MCP.
@@ -59,7 +62,8 @@ func newDoor(calls *tool.Dispatcher) *mcpDoor {
 	})
 	d.handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return d.server }, &mcp.StreamableHTTPOptions{
 		JSONResponse: true, SessionTimeout: sessionIdle, Logger: slog.New(slog.DiscardHandler), MaxRequestBodyBytes: d.limit,
-		// Every request shows a token, which no page of another origin has.
+		// It looks at Host, which may be wire.OwnName here; foreign, below, looks
+		// at the origin instead. Every request shows a token besides.
 		DisableLocalhostProtection: true,
 	})
 	return d
@@ -111,8 +115,30 @@ type older struct {
 	Input json.RawMessage `json:"input"`
 }
 
+// foreign says whether a page of another site makes the request: browsers tell
+// by Origin, and MCP wants it checked (2025-11-25, transports, security warning).
+func foreign(r *http.Request) bool {
+	origin := r.Header.Get("Origin")
+	if origin == "" {
+		return false
+	}
+	u, err := url.Parse(origin)
+	if err != nil {
+		return true
+	}
+	host := u.Hostname()
+	if ip, err := netip.ParseAddr(host); err == nil {
+		return !ip.IsLoopback()
+	}
+	return host != "localhost" && host != wire.OwnName
+}
+
 // serveMCP answers /mcp.
 func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
+	if foreign(r) {
+		messages.Refuse(w, tool.Refuse(deny.ToolUnsafe, r.Method+" /mcp", "a page of another site asks", "send no Origin, or one of this agent's own loopback"))
+		return
+	}
 	set, reason := s.tools.get(r.Context())
 	if reason != nil {
 		messages.Refuse(w, reason)

@@ -8,6 +8,7 @@ import (
 	"bulkhead/internal/primitive/event"
 	"bulkhead/internal/primitive/mem"
 	"bulkhead/internal/primitive/notify"
+	"bulkhead/internal/primitive/storage"
 	"bulkhead/internal/primitive/vec"
 	"bulkhead/internal/record"
 	"bulkhead/internal/store"
@@ -18,6 +19,7 @@ import (
 type means struct {
 	cfg      *Config
 	store    *store.Store
+	storage  *storage.Budget // see [means.budget]
 	log      *record.Log
 	messages *messages.Messages // nil: the agent has none
 	// dial reaches what the manifest lists, and nothing else.
@@ -51,6 +53,8 @@ var groups = []struct {
 		}
 		return group{tools: g.Tools()}, nil
 	}},
+	{tool.Files, openFiles},
+	{tool.SQL, openSQL},
 	{tool.Events, func(ctx context.Context, m *means) (group, error) {
 		g, err := event.Open(ctx, m.store)
 		if err != nil {

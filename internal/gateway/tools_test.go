@@ -289,3 +289,25 @@ func TestToolsAtOnce(t *testing.T) {
 		t.Errorf("%s", got)
 	}
 }
+
+func TestFilesAndSQLShareTheStorageOfTheManifest(t *testing.T) {
+	r, _, _ := startTools(t, "writer", &team.Tools{RatePerMinute: 10_000, StorageBytes: 6 << 20})
+	for _, c := range []struct{ name, input, want string }{
+		{"fs_write", `{"path":"a.txt","text":"hello"}`, `"sizeBytes":5`},
+		{"fs_read", `{"path":"a.txt"}`, `aGVsbG8=`},
+		{"db_create_table", `{"table":"t","schema":[{"column":"id","type":"integer","primaryKey":true},{"column":"v","type":"text"}]}`, `t`},
+		{"db_insert", `{"table":"t","data":{"id":1,"v":"x"}}`, `"v":"x"`},
+		{"db_query", `{"sql":"SELECT v FROM t WHERE id = ?","params":[1]}`, `"rows":[{"v":"x"}]`},
+	} {
+		if status, got := r.call(c.name, c.input); status != 200 || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %d %.300s", c.name, status, got)
+		}
+	}
+	big := `{"path":"%s","text":"` + strings.Repeat("x", 3<<20) + `"}`
+	if status, got := r.call("fs_write", fmt.Sprintf(big, "one")); status != 200 {
+		t.Fatalf("%d %.300s", status, got)
+	}
+	if status, got := r.call("fs_write", fmt.Sprintf(big, "two")); status != 429 || !strings.Contains(got, "QUOTA_EXCEEDED") {
+		t.Errorf("more than the quota: %d %.300s", status, got)
+	}
+}

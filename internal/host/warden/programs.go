@@ -25,6 +25,9 @@ const (
 	probeProgram = "bulkhead-probe"
 )
 
+// agentCommand is the name of the shim for what an agent calls, on its PATH.
+const agentCommand = "bulkhead"
+
 func agentPrograms() []string {
 	return []string{shimProgram, serveProgram, netProgram, probeProgram}
 }
@@ -52,6 +55,10 @@ func installPrograms(h layout.Host, from string, known *digests) (build string, 
 		if err := installProgram(filepath.Join(from, name), filepath.Join(dir, name)); err != nil {
 			return "", err
 		}
+	}
+	// What an agent calls has a short name besides.
+	if err := os.Symlink(shimProgram, filepath.Join(dir, agentCommand)); err != nil && !errors.Is(err, os.ErrExist) {
+		return "", fmt.Errorf("warden: %w", err)
 	}
 	return build, nil
 }

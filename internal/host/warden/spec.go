@@ -211,7 +211,7 @@ func cgroupOf(a *host.Agent, container string) string {
 func runtimeEnv(a *host.Agent) []string {
 	proxy := "http://" + dial.StaticFor(a.Want).Proxy
 	env := map[string]string{
-		"PATH": defaultPath, "HOME": insideHome, "USER": "agent", "LOGNAME": "agent", "TMPDIR": "/tmp",
+		"PATH": defaultPath + ":" + programsDir, "HOME": insideHome, "USER": "agent", "LOGNAME": "agent", "TMPDIR": "/tmp",
 		"LANG": "C.UTF-8", "SHELL": "/bin/sh",
 		"HTTP_PROXY": proxy, "HTTPS_PROXY": proxy, "http_proxy": proxy, "https_proxy": proxy,
 		// Static hosts need no proxy, but what goes through it all the same works.

@@ -5,15 +5,15 @@ import (
 
 	"modernc.org/libc"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"bulkhead/internal/sqlite/memcount"
 )
 
 // heap is the memory that SQLite may have in this process, over all
 // connections, the gateway's own included.
 //
-// The driver is built without SQLite's count of memory, on which its limits
-// rest; it can be turned on before the first use of SQLite in a process only. So
-// this is done when the program starts: whoever links this package has the
-// count, at the price of a mutex for each allocation. [Open] fails where it is
+// It rests on SQLite's count of memory ([memcount]): whoever links this package
+// has it, at the price of a mutex for each allocation. [Open] fails where it is
 // not in force.
 const (
 	// heapStatement is above which a statement is stopped, by itself. What it
@@ -25,22 +25,11 @@ const (
 	heapHard = 128 << 20
 )
 
-var heapError = func() error {
-	tls := libc.NewTLS()
-	defer tls.Close()
-	on := libc.NewVaList(int32(1))
-	defer libc.Xfree(tls, on)
-	if rc := sqlite3.Xsqlite3_config(tls, sqlite3.SQLITE_CONFIG_MEMSTATUS, on); rc != sqlite3.SQLITE_OK {
-		return fmt.Errorf("SQLite's count of memory cannot be turned on (code %d): it was used before this program's main", rc)
-	}
-	return nil
-}()
-
 // limitHeap has SQLite refuse memory above heapHard, and proves that it counts.
 // A connection is open when it is called.
 func limitHeap(tls *libc.TLS) error {
-	if heapError != nil {
-		return heapError
+	if memcount.Err != nil {
+		return memcount.Err
 	}
 	sqlite3.Xsqlite3_hard_heap_limit64(tls, heapHard)
 	if sqlite3.Xsqlite3_memory_used(tls) <= 0 {

@@ -12,6 +12,7 @@ import (
 	"modernc.org/sqlite"
 
 	"bulkhead/internal/primitive/storage"
+	"bulkhead/internal/sqlite/memcount"
 )
 
 // Bounds of an answer and of a statement.
@@ -60,8 +61,8 @@ func Open(cfg Config) (*Store, error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	if heapError != nil {
-		return nil, heapError
+	if memcount.Err != nil {
+		return nil, memcount.Err
 	}
 	s := &Store{cfg: cfg, write: make(chan *conn, 1), read: make(chan *conn, readers)}
 	for range readers {

@@ -46,7 +46,7 @@ type query struct {
 }
 
 // read gives the next events, and moves the subscription on in the same
-// transaction, with a record when there is one to write.
+// transaction, with the record of the call when it gives any.
 func (e *Events) read(ctx context.Context, q query, take func() record.Record) (Polled, error) {
 	out := Polled{Topic: q.topic, Messages: []Message{}}
 	err := e.store.Update(context.WithoutCancel(ctx), func(t *store.Tx) error {
@@ -76,7 +76,7 @@ func (e *Events) read(ctx context.Context, q query, take func() record.Record) (
 		if err != nil {
 			return err
 		}
-		last := from
+		var last int64
 		switch {
 		case first > 0:
 			out.Missed, last = first-from-1, out.Messages[len(out.Messages)-1].Seq
@@ -95,7 +95,7 @@ func (e *Events) read(ctx context.Context, q query, take func() record.Record) (
 				return err
 			}
 		}
-		if take != nil {
+		if take != nil && len(out.Messages) > 0 { // a poll that waits on is not over
 			t.Record(take())
 		}
 		return nil

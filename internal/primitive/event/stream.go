@@ -28,7 +28,7 @@ func (e *Events) ServeStream(w http.ResponseWriter, r *http.Request, topic, sub 
 	text := append([]byte(": stream\n\n"), encode(first.Messages)...)
 	for {
 		if _, err := w.Write(text); err != nil || out.Flush() != nil {
-			return nil // the client left
+			return nil //nolint:nilerr // the client left
 		}
 		timer := time.NewTimer(quietAfter)
 		select {
@@ -42,7 +42,7 @@ func (e *Events) ServeStream(w http.ResponseWriter, r *http.Request, topic, sub 
 		fresh = e.next()
 		next, err := e.read(r.Context(), q, nil)
 		if err != nil {
-			return nil // the subscription was ended, or the store is closing: so is the stream
+			return nil //nolint:nilerr // the subscription was ended, or the store is closing: so is the stream
 		}
 		if text = encode(next.Messages); len(text) == 0 {
 			text = []byte(": quiet\n\n")

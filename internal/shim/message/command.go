@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/adapter/draftkey"
+	"bulkhead/internal/shim/ask"
 	"bulkhead/internal/wire"
 )
 
@@ -59,24 +60,12 @@ func Main(args []string) int {
 }
 
 func exit(err error) int {
-	var f *failure
-	if errors.As(err, &f) {
-		fmt.Fprintln(os.Stderr, "  to mend:", f.envelope.PossibleFix)
-		for _, x := range f.envelope.Fields {
-			fmt.Fprintf(os.Stderr, "  %s: %s\n", x.Name, x.Why)
-		}
-		switch f.envelope.StatusCode {
-		case 400, 409, 413:
-			return wire.ExitBadInput
-		case 401, 403:
-			return wire.ExitRefused
-		}
-	}
+	code := ask.ExitCode(err)
 	if errors.Is(err, errUsage) {
 		fmt.Fprintln(os.Stderr, "  to mend: bulkhead-shim msg --help")
 		return wire.ExitBadInput
 	}
-	return wire.ExitFailed
+	return code
 }
 
 func dispatch(ctx context.Context, args []string) ([]byte, error) {
@@ -95,14 +84,14 @@ func dispatch(ctx context.Context, args []string) ([]byte, error) {
 	} else if err != nil {
 		return nil, fmt.Errorf("%s: %w: %w", args[0], err, errUsage)
 	}
-	g, err := fromEnvironment()
+	g, err := ask.FromEnvironment()
 	if err != nil {
 		return nil, err
 	}
 	return run(ctx, g, f.Args())
 }
 
-type action func(ctx context.Context, g *gateway, args []string) ([]byte, error)
+type action func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error)
 
 var commands = map[string]func(*flag.FlagSet) action{
 	"send": send, "receive": receive, "ack": ack, "refuse": refuse, "extend": extend,
@@ -111,11 +100,11 @@ var commands = map[string]func(*flag.FlagSet) action{
 
 func get(path string) func(*flag.FlagSet) action {
 	return func(*flag.FlagSet) action {
-		return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+		return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 			if len(args) > 0 {
 				return nil, fmt.Errorf("no arguments are taken: %w", errUsage)
 			}
-			return g.call(ctx, "GET", path, nil)
+			return g.Call(ctx, "GET", path, nil)
 		}
 	}
 }
@@ -125,7 +114,7 @@ func send(f *flag.FlagSet) action {
 	priority, key := f.String("priority", "", "low, normal or high"), f.String("key", "", "UUID")
 	reply := f.Uint64("reply-to", 0, "sequence id of what this answers")
 	plain := f.Bool("text", false, "the body is plain text")
-	return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		body, err := body(args, *plain)
 		if err != nil {
 			return nil, err
@@ -142,8 +131,8 @@ func send(f *flag.FlagSet) action {
 		if *reply > 0 {
 			d["reply_to_sequence_id"] = *reply
 		}
-		out, err := g.call(ctx, "POST", "/v1/messages", d)
-		var said *failure
+		out, err := g.Call(ctx, "POST", "/v1/messages", d)
+		var said *ask.Failure
 		if err != nil && !errors.As(err, &said) {
 			err = fmt.Errorf("%w; send it again with --key %s, which stores it once", err, *key)
 		}
@@ -188,11 +177,11 @@ func receive(f *flag.FlagSet) action {
 	f.DurationVar(&q.Lease, "lease", 0, "how long they are leased")
 	f.StringVar(&q.Channel, "channel", "", "only from this one")
 	at := f.Bool("ack", false, "acknowledge them at once")
-	return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if len(args) > 0 {
 			return nil, fmt.Errorf("no arguments are taken: %w", errUsage)
 		}
-		out, err := g.call(ctx, "POST", "/v1/messages:receive", q)
+		out, err := g.Call(ctx, "POST", "/v1/messages:receive", q)
 		if err != nil || !*at {
 			return out, err
 		}
@@ -215,11 +204,11 @@ func receive(f *flag.FlagSet) action {
 	}
 }
 
-func settle(ctx context.Context, g *gateway, verb string, q map[string]any, leases []string) ([]byte, error) {
+func settle(ctx context.Context, g *ask.Gateway, verb string, q map[string]any, leases []string) ([]byte, error) {
 	if len(leases) == 0 {
 		return nil, fmt.Errorf("%s: which leases? %w", verb, errUsage)
 	}
-	out, err := g.call(ctx, "POST", "/v1/messages:"+verb, q)
+	out, err := g.Call(ctx, "POST", "/v1/messages:"+verb, q)
 	if err == nil {
 		err = each(out)
 	}
@@ -227,7 +216,7 @@ func settle(ctx context.Context, g *gateway, verb string, q map[string]any, leas
 }
 
 func ack(*flag.FlagSet) action {
-	return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		return settle(ctx, g, "ack", map[string]any{"leases": args}, args)
 	}
 }
@@ -235,7 +224,7 @@ func ack(*flag.FlagSet) action {
 func refuse(f *flag.FlagSet) action {
 	delay := f.Duration("delay", 0, "until the next try")
 	reason := f.String("reason", "", "in words")
-	return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		all := make([]map[string]any, len(args))
 		for i, lease := range args {
 			all[i] = map[string]any{"lease": lease, "delay": *delay, "reason": *reason}
@@ -246,7 +235,7 @@ func refuse(f *flag.FlagSet) action {
 
 func extend(f *flag.FlagSet) action {
 	d := f.Duration("for", 0, "how long from now")
-	return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if *d <= 0 {
 			return nil, fmt.Errorf("extend: --for how long? %w", errUsage)
 		}
@@ -256,21 +245,21 @@ func extend(f *flag.FlagSet) action {
 
 func thread(f *flag.FlagSet) action {
 	limit, after := f.Uint64("limit", 0, "how many"), f.Uint64("after", 0, "the last sequence id of the page before")
-	return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if len(args) != 2 {
 			return nil, fmt.Errorf("thread: CHANNEL and a sequence id: %w", errUsage)
 		}
-		return g.call(ctx, "GET", "/v1/channels/"+url.PathEscape(args[0])+"/threads/"+url.PathEscape(args[1])+query("limit", *limit, "after", *after), nil)
+		return g.Call(ctx, "GET", "/v1/channels/"+url.PathEscape(args[0])+"/threads/"+url.PathEscape(args[1])+query("limit", *limit, "after", *after), nil)
 	}
 }
 
 func replay(f *flag.FlagSet) action {
 	limit, from := f.Uint64("limit", 0, "how many"), f.Uint64("from", 0, "the first sequence id")
-	return func(ctx context.Context, g *gateway, args []string) ([]byte, error) {
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if len(args) != 1 {
 			return nil, fmt.Errorf("replay: which CHANNEL? %w", errUsage)
 		}
-		return g.call(ctx, "GET", "/v1/channels/"+url.PathEscape(args[0])+"/messages"+query("limit", *limit, "from", *from), nil)
+		return g.Call(ctx, "GET", "/v1/channels/"+url.PathEscape(args[0])+"/messages"+query("limit", *limit, "from", *from), nil)
 	}
 }
 

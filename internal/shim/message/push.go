@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/shim/ask"
 	"bulkhead/internal/shim/plainhttp"
 )
 
@@ -32,14 +33,14 @@ const (
 //
 // One after the other: that keeps the order of every channel.
 type Pusher struct {
-	gateway gateway
+	gateway ask.Gateway
 	hook    engine.Push
 	said    string // the last fault that was told
 }
 
 // NewPusher pushes what the gateway behind socket has for the holder of token.
 func NewPusher(socket, token string, hook engine.Push) *Pusher {
-	return &Pusher{gateway: gateway{socket, token}, hook: hook}
+	return &Pusher{gateway: ask.Gateway{Socket: socket, Token: token}, hook: hook}
 }
 
 // Run pushes until ctx ends. Faults are told on standard error, once each.
@@ -99,7 +100,7 @@ type delivery struct {
 
 // once waits for a message and delivers it.
 func (p *Pusher) once(ctx context.Context) error {
-	out, err := p.gateway.call(ctx, "POST", "/v1/messages:receive", map[string]any{"max": 1, "wait": pushWait, "lease": pushLease})
+	out, err := p.gateway.Call(ctx, "POST", "/v1/messages:receive", map[string]any{"max": 1, "wait": pushWait, "lease": pushLease})
 	if err != nil {
 		return err
 	}

@@ -93,7 +93,7 @@ func play(ctx context.Context, role string) error {
 		if err := json.NewDecoder(config).Decode(&cfg); err != nil {
 			return err
 		}
-		gateway.Tune()
+		gateway.Tune(&cfg)
 		return gateway.Serve(ctx, u, cfg, os.Stdout)
 	case "resolver":
 		return resolver.Serve(ctx, u, resolver.Config{Client: 0})

@@ -1,0 +1,90 @@
+// Package tooltest calls tools in tests as a gateway does: through the
+// dispatcher, with records in a real store.
+package tooltest
+
+import (
+	"context"
+	"encoding/json"
+	"path/filepath"
+	"testing"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/store"
+	"bulkhead/internal/tool"
+)
+
+// Rate is more calls a minute than a test makes.
+const Rate = 1_000_000
+
+// Store opens a store of its own; change may be nil.
+func Store(t testing.TB, change func(*store.Config)) *store.Store {
+	t.Helper()
+	cfg := store.Config{Path: filepath.Join(t.TempDir(), "system.db")}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := store.Open(context.Background(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+// Caller calls tools.
+type Caller struct {
+	T     testing.TB
+	Calls *tool.Dispatcher
+}
+
+// New serves tools, whose records go to s.
+func New(t testing.TB, s *store.Store, tools ...tool.Tool) Caller {
+	t.Helper()
+	table, err := tool.NewTable(tools...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var allowed []string
+	for _, one := range tools {
+		allowed = append(allowed, one.Name)
+	}
+	return Caller{t, tool.New(tool.Config{Table: table, Journal: s, Allowed: allowed, Rate: Rate})}
+}
+
+// Try makes a call; input is marshalled unless it is a string.
+func (c Caller) Try(name string, input any) (string, *deny.Reason) {
+	c.T.Helper()
+	text, ok := input.(string)
+	if !ok {
+		raw, err := json.Marshal(input)
+		if err != nil {
+			c.T.Fatal(err)
+		}
+		text = string(raw)
+	}
+	out, reason := c.Calls.Call(context.Background(), tool.Caller{Team: "t", Agent: "a"}, name, []byte(text))
+	return string(out), reason
+}
+
+// Do makes a call that must go well.
+func (c Caller) Do(name string, input any) string {
+	c.T.Helper()
+	out, reason := c.Try(name, input)
+	if reason != nil {
+		c.T.Fatalf("%s %.200v: %v %+v", name, input, reason, reason.Fields)
+	}
+	return out
+}
+
+// Denied makes a call that must be refused for a reason of that code.
+func (c Caller) Denied(code deny.Code, name string, input any) {
+	c.T.Helper()
+	out, reason := c.Try(name, input)
+	if reason == nil || reason.Code != code {
+		c.T.Errorf("%s %.200v: %s, %v; want %s", name, input, out, reason, code)
+	}
+}
