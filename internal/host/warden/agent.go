@@ -56,9 +56,8 @@ func (a *agentRun) digest() string {
 	raw, err := json.Marshal(struct {
 		Want     string
 		IDs      layout.IDs
-		Messages bool   `json:",omitempty"`
-		Code     string `json:",omitempty"`
-	}{a.Want.Digest(), a.IDs, a.Messages, a.Code})
+		Messages bool `json:",omitempty"`
+	}{a.Want.Digest(), a.IDs, a.Messages})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}
