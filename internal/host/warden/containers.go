@@ -91,7 +91,7 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 		Ports:     a.Want.Ports,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
 	}
-	if a.Messages {
+	if a.Messages || a.Want.Tools != nil {
 		shim.TokenFile, shim.Push = insideToken, pushOf(a.Want)
 	}
 	return a.launch(ctx, launcher.LaunchRequest{Spec: spec, LogBytes: a.Want.Limits.WithDefaults().LogBytes, Shim: shim})
