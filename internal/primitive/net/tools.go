@@ -19,7 +19,7 @@ const (
 	Timeout      = 30 * time.Second // of a call with all of its redirects
 	MaxAnswer    = 10 << 20         // bytes of an answer's body, as sent and as decoded
 	maxRequest   = 10 << 20         // bytes of a request's body
-	maxInput     = 16 << 20 // bytes of the JSON that holds one, escaped or in base64
+	maxInput     = 16 << 20         // bytes of the JSON that holds one, escaped or in base64
 	maxURL       = 2048
 	maxRedirects = 5
 	maxName      = 253 // RFC 1035, 2.3.4
