@@ -87,7 +87,9 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 		return c, err
 	}
 	s.bodies = newBodies()
-	s.tools = &toolbox{means: means{cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial}}
+	s.tools = &toolbox{means: means{
+		cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial, resolve: s.dialer.Addresses, policy: s.grants.policy, decided: s.record,
+	}}
 	if cfg.Tools != nil {
 		// What fails is on record, and tried again by the first call: the
 		// agent's connections and messages do not depend on it.

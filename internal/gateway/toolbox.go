@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -114,6 +115,15 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 	}
 	m := b.means
 	m.store = st
+	ready := make(chan struct{})
+	defer close(ready)
+	m.call = func(ctx context.Context, who tool.Caller, name string, input []byte) (json.RawMessage, *deny.Reason) {
+		<-ready // it began before the last group was open
+		if set.calls == nil {
+			return nil, away("the tools could not be opened", "")
+		}
+		return set.calls.Call(ctx, who, name, input)
+	}
 	allowed := b.allowed()
 	var all []tool.Tool
 	for _, g := range groups {

@@ -2,12 +2,20 @@ package gateway
 
 import (
 	"context"
+	"log/slog"
 	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
 
+	"bulkhead/internal/deny"
+	"bulkhead/internal/dial"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/primitive/event"
 	"bulkhead/internal/primitive/mem"
+	primitivenet "bulkhead/internal/primitive/net"
 	"bulkhead/internal/primitive/notify"
+	"bulkhead/internal/primitive/proc"
 	"bulkhead/internal/primitive/storage"
 	"bulkhead/internal/primitive/vec"
 	"bulkhead/internal/record"
@@ -22,8 +30,15 @@ type means struct {
 	storage  *storage.Budget // see [means.budget]
 	log      *record.Log
 	messages *messages.Messages // nil: the agent has none
-	// dial reaches what the manifest lists, and nothing else.
-	dial func(ctx context.Context, host string, port uint16) (net.Conn, error)
+	// dial reaches what the manifest lists, and nothing else; resolve gives the
+	// addresses that it would connect to.
+	dial    func(ctx context.Context, host string, port uint16) (net.Conn, error)
+	resolve func(ctx context.Context, host string, port uint16) ([]netip.Addr, error)
+	policy  func() *dial.Policy
+	// decided hears of each decision about egress.
+	decided func(target string, v record.Verdict, r *deny.Reason)
+	// call calls a tool as somebody, once all groups are open.
+	call proc.Caller
 }
 
 // group is the tools of one group, and how they end; close may be nil.
@@ -62,9 +77,35 @@ var groups = []struct {
 		}
 		return group{tools: g.Tools(), stream: g}, nil
 	}},
+	{tool.Network, func(_ context.Context, m *means) (group, error) {
+		n := primitivenet.New(primitivenet.Config{Policy: m.policy, Dial: m.dial, Resolve: m.resolve, Record: m.decided})
+		return group{tools: n.List(), close: func() error { n.Close(); return nil }}, nil
+	}},
+	{tool.Code, openCode},
 	{tool.Notices, func(_ context.Context, m *means) (group, error) {
 		n := notify.New(notify.Config{Team: m.cfg.Team, Agent: m.cfg.Agent, Webhooks: m.cfg.Tools.Webhooks, Log: m.log, Dial: m.dial})
 		return group{tools: n.Tools()}, nil
 	}},
 	{tool.Talk, func(_ context.Context, m *means) (group, error) { return group{tools: m.messages.Tools()}, nil }},
+}
+
+// tasksFile holds what proc_schedule keeps, in Config.Data.
+const tasksFile = "tasks.json"
+
+// openCode opens the tools that run code, and begins to call what is scheduled.
+// Tasks of a token are not called: nobody here can say yet whether it is good.
+func openCode(ctx context.Context, m *means) (group, error) {
+	p := proc.New(proc.Config{
+		Socket: m.cfg.CodeSocket, Tasks: proc.NewFileTasks(filepath.Join(m.cfg.Data, tasksFile)), Call: m.call,
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
+	})
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	ended := make(chan error, 1)
+	go func() { ended <- p.Run(ctx) }() // close waits for it
+	return group{tools: p.List(), close: func() error {
+		cancel()
+		err := <-ended
+		p.Close()
+		return err
+	}}, nil
 }

@@ -14,10 +14,15 @@ type Agent struct {
 	// Messages says that its team has an adapter, to which its gateway gets a
 	// socket.
 	Messages bool
-	// Code is the image in which its gateway has code run (tools.code.image);
-	// empty: none runs.
-	Code string
 	// Services are the host's own servers (layout.ServiceNames) to which its
 	// gateway gets a socket.
 	Services []string
+}
+
+// CodeImage is the image in which its gateway has code run; empty: none runs.
+func (a *Agent) CodeImage() string {
+	if a.Want.Tools == nil {
+		return ""
+	}
+	return a.Want.Tools.CodeImage
 }

@@ -57,9 +57,8 @@ func (a *agentRun) digest() string {
 		Want     string
 		IDs      layout.IDs
 		Messages bool     `json:",omitempty"`
-		Code     string   `json:",omitempty"`
 		Services []string `json:",omitempty"`
-	}{a.Want.Digest(), a.IDs, a.Messages, a.Code, a.Services})
+	}{a.Want.Digest(), a.IDs, a.Messages, a.Services})
 	if err != nil {
 		panic("warden: an agent of a manifest does not encode: " + err.Error()) // plain data: cannot happen
 	}

@@ -31,7 +31,7 @@ const (
 func codeSpec(h layout.Host, a *host.Agent) engine.Spec {
 	return engine.Spec{
 		Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name, Role: engine.RoleRun,
-		Root: engine.Root{Path: filepath.Join(h.Image(a.Code), "rootfs")},
+		Root: engine.Root{Path: filepath.Join(h.Image(a.CodeImage()), "rootfs")},
 		User: engine.User{ID: layout.ProcID, Map: []engine.IDMap{{Inside: layout.ProcID, Host: a.IDs.Proc()}}},
 		Mounts: []engine.Mount{
 			{Kind: engine.MountTmpfs, Target: "/tmp", Writable: true, Exec: true, Size: codeScratch, Mode: 0o1777},
@@ -48,7 +48,7 @@ func codeSpec(h layout.Host, a *host.Agent) engine.Spec {
 // does already, from before this warden, is left alone: what it runs goes on.
 // The caller holds a.procs.
 func (a *agentRun) ensureCode(ctx context.Context) error {
-	if a.Code == "" {
+	if a.CodeImage() == "" {
 		return nil
 	}
 	path := a.Place.ProcSocket()
@@ -56,7 +56,7 @@ func (a *agentRun) ensureCode(ctx context.Context) error {
 		return err
 	}
 	spec := a.weaker(codeSpec(a.w.host, &a.Agent))
-	if err := checkRootfs(spec.Root.Path, &team.Agent{Image: a.Code}); err != nil {
+	if err := checkRootfs(spec.Root.Path, &team.Agent{Image: a.CodeImage()}); err != nil {
 		return fmt.Errorf("tools.code: %w", err)
 	}
 	f, err := listenFile(path, 0o660, a.IDs.Gateway())

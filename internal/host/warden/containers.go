@@ -51,7 +51,7 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	if a.adapter != nil {
 		cfg.AdapterSocket, cfg.AdapterToken, cfg.Data = insideAdapter+"/adapter.sock", a.adapter.token(a.Place.Name), insideData
 	}
-	if a.Code != "" {
+	if a.CodeImage() != "" {
 		cfg.CodeSocket = insideProc + codeSocket
 	}
 	a.serviceConfig(&cfg)

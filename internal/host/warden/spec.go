@@ -154,7 +154,7 @@ func gatewaySpec(a *host.Agent, programs string) engine.Spec {
 	if a.Messages {
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.AdapterDir(), Target: insideAdapter})
 	}
-	if a.Code != "" {
+	if a.CodeImage() != "" {
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.ProcDir(), Target: insideProc})
 	}
 	for _, name := range a.Services {

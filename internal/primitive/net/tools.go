@@ -19,6 +19,7 @@ const (
 	Timeout      = 30 * time.Second // of a call with all of its redirects
 	MaxAnswer    = 10 << 20         // bytes of an answer's body, as sent and as decoded
 	maxRequest   = 10 << 20         // bytes of a request's body
+	maxInput     = 16 << 20         // bytes of the JSON that holds one, escaped or in base64
 	maxURL       = 2048
 	maxRedirects = 5
 	maxName      = 253 // RFC 1035, 2.3.4
@@ -89,8 +90,12 @@ func (t *Tools) List() []tool.Tool {
 	}
 	binary := tool.Field{Name: "bodyBase64", Type: tool.Bytes, Max: maxRequest, Doc: "instead of body: bytes, in base64"}
 	row := func(name, method, summary string, fields ...tool.Field) tool.Tool {
+		input := int64(0)
+		if method == http.MethodPost || method == http.MethodPut {
+			input = maxInput
+		}
 		return tool.Tool{
-			Name: name, Group: tool.Network, Summary: summary, Fields: fields, Effect: true,
+			Name: name, Group: tool.Network, Summary: summary, Fields: fields, Effect: true, MaxInput: input,
 			Run: func(ctx context.Context, c *tool.Call) (any, error) { return t.exchange(ctx, c, method) },
 		}
 	}

@@ -54,7 +54,7 @@ func newStage(t *testing.T, path string, good func(tool.Caller) error) *stage {
 		},
 	})
 	table, err := tool.NewTable(append(s.tools.List(), tool.Tool{
-		Name: "mem_note", Group: tool.Memory, Fields: []tool.Field{{Name: "n", Type: tool.Integer, Required: true}},
+		Name: "mem_get", Group: tool.Memory, Fields: []tool.Field{{Name: "n", Type: tool.Integer, Required: true}},
 		Run: func(_ context.Context, c *tool.Call) (any, error) {
 			s.mu.Lock()
 			s.called, s.at = append(s.called, c.Caller), append(s.at, time.Now().UTC())
@@ -116,7 +116,7 @@ func TestATaskIsItsOwnersCallAndSurvivesRestarts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { // the clock begins at midnight
 		s := newStage(t, path, allGood)
 		stop := s.start()
-		made, reason := s.schedule(owner, map[string]any{"expression": "*/10 * * * *", "tool": "agentos.mem_note", "input": map[string]int{"n": 1}})
+		made, reason := s.schedule(owner, map[string]any{"expression": "*/10 * * * *", "tool": "agentos.mem_get", "input": map[string]int{"n": 1}})
 		if reason != nil || made["taskId"] == "" || made["next"] != "2000-01-01T00:10:00Z" {
 			t.Fatal(made, reason)
 		}
@@ -155,7 +155,7 @@ func TestWhatWasMissedLongAgoIsLeftOut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "tasks.json")
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, path, allGood)
-		if _, reason := s.schedule(owner, map[string]any{"expression": "@daily", "tool": "mem_note", "input": map[string]int{"n": 1}}); reason != nil {
+		if _, reason := s.schedule(owner, map[string]any{"expression": "@daily", "tool": "mem_get", "input": map[string]int{"n": 1}}); reason != nil {
 			t.Fatal(reason)
 		}
 		time.Sleep(26 * time.Hour) // 02:00
@@ -180,7 +180,7 @@ func TestATaskThatStillRunsIsLeftOut(t *testing.T) {
 		s := newStage(t, path, allGood)
 		s.hold = make(chan struct{})
 		stop := s.start()
-		if _, reason := s.schedule(owner, map[string]any{"expression": "* * * * *", "tool": "mem_note", "input": map[string]int{"n": 1}}); reason != nil {
+		if _, reason := s.schedule(owner, map[string]any{"expression": "* * * * *", "tool": "mem_get", "input": map[string]int{"n": 1}}); reason != nil {
 			t.Fatal(reason)
 		}
 		time.Sleep(10*time.Minute + time.Second)
@@ -209,7 +209,7 @@ func TestATaskEndsWithItsOwnersToken(t *testing.T) {
 			return nil
 		})
 		stop := s.start()
-		if _, reason := s.schedule(owner, map[string]any{"expression": "* * * * *", "tool": "mem_note", "input": map[string]int{"n": 1}}); reason != nil {
+		if _, reason := s.schedule(owner, map[string]any{"expression": "* * * * *", "tool": "mem_get", "input": map[string]int{"n": 1}}); reason != nil {
 			t.Fatal(reason)
 		}
 		time.Sleep(61 * time.Second)
@@ -243,15 +243,15 @@ func TestAScheduleIsBoundedAndItsOwners(t *testing.T) {
 	other := tool.Caller{Team: "pair", Agent: "writer", Token: "jti-2"}
 	self := tool.Caller{Team: "pair", Agent: "writer"}
 	for _, bad := range []map[string]any{
-		{"expression": "* * *", "tool": "mem_note"},
-		{"expression": "0 0 30 2 *", "tool": "mem_note"},
+		{"expression": "* * *", "tool": "mem_get"},
+		{"expression": "0 0 30 2 *", "tool": "mem_get"},
 		{"expression": "* * * * *"},
-		{"tool": "mem_note"},
+		{"tool": "mem_get"},
 		{"expression": "* * * * *", "tool": "proc_schedule"},
 		{"expression": "* * * * *", "tool": "agentos.proc_schedule"},
 		{"action": "run"},
-		{"expression": "* * * * *", "tool": "mem_note", "input": map[string]string{"x": strings.Repeat("v", 64<<10)}},
-		{"expression": "* * * * *", "tool": "mem_note", "owner": "x"},
+		{"expression": "* * * * *", "tool": "mem_get", "input": map[string]string{"x": strings.Repeat("v", 64<<10)}},
+		{"expression": "* * * * *", "tool": "mem_get", "owner": "x"},
 	} {
 		if _, reason := s.schedule(owner, bad); reason == nil || reason.Code != deny.ToolInvalid || len(reason.Fields) == 0 {
 			t.Errorf("%.80v: %v", bad, reason)
@@ -259,13 +259,13 @@ func TestAScheduleIsBoundedAndItsOwners(t *testing.T) {
 	}
 	id := ""
 	for range 32 {
-		out, reason := s.schedule(owner, map[string]any{"cron": "@daily", "tool": "mem_note", "input": map[string]int{"n": 1}})
+		out, reason := s.schedule(owner, map[string]any{"cron": "@daily", "tool": "mem_get", "input": map[string]int{"n": 1}})
 		if reason != nil {
 			t.Fatal(reason)
 		}
 		id = out["taskId"].(string)
 	}
-	if _, reason := s.schedule(owner, map[string]any{"expression": "@daily", "tool": "mem_note"}); reason == nil || reason.Code != deny.ToolQuota {
+	if _, reason := s.schedule(owner, map[string]any{"expression": "@daily", "tool": "mem_get"}); reason == nil || reason.Code != deny.ToolQuota {
 		t.Error(reason)
 	}
 	for who, want := range map[*tool.Caller]int{&owner: 32, &other: 0, &self: 32} {

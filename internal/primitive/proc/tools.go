@@ -19,6 +19,10 @@ const (
 	defaultSpawned = 3_600_000 // of proc_spawn
 )
 
+// maxInput bounds the JSON that holds code, whose quotes and line ends are
+// escaped in it.
+const maxInput = 4 << 20
+
 // maxExecuting bounds how many proc_execute run at a time; others wait. The
 // launcher has places for them beside those of maxSpawned.
 const maxExecuting = 4
@@ -77,12 +81,12 @@ func (t *Tools) List() []tool.Tool {
 	const cell = " It has no network and starts with an empty home folder and /tmp, which are gone when it ends."
 	return []tool.Tool{
 		{
-			Name: "proc_execute", Group: tool.Code, Effect: true, Run: t.execute,
+			Name: "proc_execute", Group: tool.Code, Effect: true, MaxInput: maxInput, Run: t.execute,
 			Summary: "Run code (python, javascript or bash) and wait for its end; answers stdout, stderr and exitCode." + cell,
 			Fields:  []tool.Field{code, language, timeout(maxMillis, defaultMillis)},
 		},
 		{
-			Name: "proc_spawn", Group: tool.Code, Effect: true, Run: t.spawn,
+			Name: "proc_spawn", Group: tool.Code, Effect: true, MaxInput: maxInput, Run: t.spawn,
 			Summary: fmt.Sprintf("Start code that goes on running, at most %d at a time; answers its processId for proc_list and proc_kill.", maxSpawned) + cell,
 			Fields:  []tool.Field{code, language, timeout(wire.MaxCodeDuration.Milliseconds(), defaultSpawned)},
 		},
