@@ -137,7 +137,7 @@ func TestTokensLetInThroughFront(t *testing.T) {
 			return true
 		})
 		stage.Until(t, "the lead's token is taken again", func() bool { return took(lead.Token) })
-		if out := c.Run(t, "exec", "lead", "--", "sh", "-c", `wget -q -O - --post-data '{"key":"a","value":"b"}' --header "Authorization: Bearer $(cat $BULKHEAD_TOKEN_FILE)" http://bulkhead.internal/v1/tools/mem_set 2>&1 || true`); !strings.Contains(out, `"key":"a"`) {
+		if out := c.Run(t, "exec", "lead", "--", "sh", "-c", `wget -q -O - --post-data '{"key":"a","value":"b"}' --header 'Content-Type: application/json' --header "Authorization: Bearer $(cat $BULKHEAD_TOKEN_FILE)" http://bulkhead.internal/v1/tools/mem_set 2>&1 || true`); !strings.Contains(out, `"key":"a"`) {
 			t.Errorf("mem_set: %s", out)
 		}
 		c.Run(t, "token", "revoke", lead.ID)
