@@ -122,6 +122,15 @@ func start(t testing.TB) *scene {
 	ask(hub.VerbAdmit, hub.Member{Team: "pair", Agent: "writer", GatewayID: gatewayID, TokenHash: hub.HashToken("t")}, file)
 	_ = file.Close()
 	s.gateway(t, filepath.Join(dir, "front.sock"))
+	// The gateway was let in; front takes it into its list a moment later.
+	for there := false; !there; runtime.Gosched() {
+		f.mu.Lock()
+		there = len(f.gateways) == 1
+		f.mu.Unlock()
+		if t.Context().Err() != nil {
+			t.Fatal("front never had the gateway")
+		}
+	}
 	return s
 }
 

@@ -528,7 +528,8 @@ func TestVerifyAttacksTheAdapter(t *testing.T) {
 			}
 			denied[row.Attack+" from "+row.Position]++
 		}
-		for _, want := range []string{"message.socket from runtime", "message.socket from gateway", "message.socket from account", "message.token from gateway",
+		for _, want := range []string{
+			"message.socket from runtime", "message.socket from gateway", "message.socket from account", "message.token from gateway",
 			"message.forge from runtime", "message.foreign from runtime",
 		} {
 			if denied[want] != 2 {
