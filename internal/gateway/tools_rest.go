@@ -13,6 +13,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
+	"bulkhead/internal/primitive/fs/fshttp"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/toolname"
 )
@@ -21,6 +22,7 @@ import (
 const (
 	maxToolBodies = 64 << 20         // of all that are being served
 	bodyTime      = 60 * time.Second // in which a body has to come
+	fileTime      = 10 * time.Minute // in which a file has to
 )
 
 // Version is what GET /health says.
@@ -46,6 +48,7 @@ func (s *Server) registerTools(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/tools", s.listTools)
 	mux.HandleFunc("GET /tools", s.listTools)
 	mux.HandleFunc("GET /v1/events:stream", s.streamEvents)
+	mux.HandleFunc(fshttp.Pattern, s.serveFiles)
 	mux.HandleFunc("/mcp", s.serveMCP)
 	mux.HandleFunc("POST /mcp/stdio", s.serveStdio)
 }
@@ -75,6 +78,18 @@ func (s *Server) callTool(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	writeJSON(w, append(answer, '\n'))
+}
+
+// serveFiles answers PUT, GET and HEAD /v1/files/{path...}: a file as a stream,
+// decided and written down as one call of fs_write or fs_read.
+func (s *Server) serveFiles(w http.ResponseWriter, r *http.Request) {
+	set, reason := s.tools.get(r.Context())
+	if reason != nil {
+		messages.Refuse(w, reason)
+		return
+	}
+	_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(fileTime)) // a connection that cannot is bounded by its peer's end
+	fshttp.Handler(set.calls, func(r *http.Request) tool.Caller { return caller(r.Context()) }).ServeHTTP(w, r)
 }
 
 // streamEvents answers GET /v1/events:stream?topic=T&subscription=S. It is

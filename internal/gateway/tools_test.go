@@ -290,6 +290,32 @@ func TestToolsAtOnce(t *testing.T) {
 	}
 }
 
+// A file of more than a call in JSON may hold goes in and out as a stream, by
+// the same rules.
+func TestFilesStreamPastTheLimitOfJSON(t *testing.T) {
+	r, _, _ := startTools(t, "writer", &team.Tools{RatePerMinute: 10_000, StorageBytes: 32 << 20})
+	body := strings.Repeat("0123456789abcdef", 1<<20) // 16 MiB
+	if status, got := r.do("PUT", "/v1/files/big.bin", body); status != 200 || !strings.Contains(got, `"sizeBytes":16777216`) {
+		t.Fatalf("PUT: %d %.300s", status, got)
+	}
+	if status, got := r.do("GET", "/v1/files/big.bin", ""); status != 200 || got != body {
+		t.Errorf("GET: %d, %d bytes", status, len(got))
+	}
+	for path, want := range map[string]int{
+		"/v1/files/none": 404, "/v1/files/..%2f..%2fagent.db": 403, "/v1/files/a%00b": 403, "/v1/files/%2fetc%2fpasswd": 403,
+	} {
+		if status, got := r.do("GET", path, ""); status != want {
+			t.Errorf("GET %s: %d, want %d: %.200s", path, status, want, got)
+		}
+	}
+	if status, got := r.do("PUT", "/v1/files/more.bin", body+body); status != 429 || !strings.Contains(got, "QUOTA_EXCEEDED") {
+		t.Errorf("past the quota: %d %.300s", status, got)
+	}
+	if status, _ := r.do("GET", "/v1/files/more.bin", ""); status != 404 {
+		t.Errorf("half a file is there: %d", status)
+	}
+}
+
 func TestFilesAndSQLShareTheStorageOfTheManifest(t *testing.T) {
 	r, _, _ := startTools(t, "writer", &team.Tools{RatePerMinute: 10_000, StorageBytes: 6 << 20})
 	for _, c := range []struct{ name, input, want string }{
