@@ -461,7 +461,7 @@ func FuzzBook(f *testing.F) {
 		// What was read is the same when it is written anew.
 		b.path = filepath.Join(t.TempDir(), "b")
 		if err := b.rewrite(); err != nil {
-			t.Skip() // a year beyond 9999
+			return // a year beyond 9999 cannot be written
 		}
 		again, err := os.ReadFile(b.path)
 		if err != nil {

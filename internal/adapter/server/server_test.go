@@ -553,7 +553,7 @@ func FuzzSession(f *testing.F) {
 		defer func() { _ = c.Close() }()
 		w := wire.New(c.(*net.UnixConn))
 		if _, err := w.Greet(protocol.Name, protocol.Version); err != nil {
-			t.Skip("its connections are used up for the moment")
+			return // its connections are used up for the moment
 		}
 		if err := w.Send(1, protocol.VerbAuth, protocol.Auth{Token: "token of alice"}); err != nil {
 			t.Fatal(err)
