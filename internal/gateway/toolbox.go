@@ -84,7 +84,7 @@ func (b *toolbox) get(ctx context.Context) (*toolset, *deny.Reason) {
 
 func away(why, mend string) *deny.Reason {
 	if mend == "" {
-		mend = "try again; when it stays, run `bulkhead logs --gateway` on the host"
+		mend = "try again; when it stays, ask the operator to look at `bulkhead logs AGENT --container gateway`"
 	}
 	r := tool.Refuse(deny.ToolUnavailable, "tools", why, mend)
 	r.RetryAfter = 1
