@@ -232,11 +232,18 @@ func (r *Row) allowFor(missing map[deny.Layer]string) {
 	}
 }
 
-// takenFrom is allowFor where an agent's own manifest makes the attack possible.
+// takenFrom is allowFor where an agent's own manifest makes the attack possible,
+// or makes its answer say nothing about this host's kernel.
 func (r *Row) takenFrom(taken []Taken) {
 	for _, t := range taken {
-		if t.Attack == r.Attack && t.Position == r.Position && r.Verdict == Succeeded {
+		if t.Attack != r.Attack || t.Position != r.Position {
+			continue
+		}
+		switch r.Verdict {
+		case Succeeded:
 			r.Verdict, r.Evidence = NotRun, t.Why+"; it was tried, and succeeded: "+r.Evidence
+		case Unproven:
+			r.Verdict, r.Evidence = NotRun, t.Why+"; it was tried, and nothing is known: "+r.Evidence
 		}
 	}
 }

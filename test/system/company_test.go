@@ -159,6 +159,7 @@ http_access deny !known
 http_access deny !ports
 http_access allow known
 cache deny all
+pinger_enable off
 pid_filename /srv/squid/pid
 access_log stdio:/srv/squid/access.log
 cache_log /srv/squid/cache.log

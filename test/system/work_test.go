@@ -91,7 +91,7 @@ func TestDenialsAreSeenExplainedAndSuggested(t *testing.T) {
 				{"ptrace", wire.WhyDenied, "pod", "EPERM"},
 				{"read", wire.WhyAllowed, "pod", "allow-list"},
 				{"socket", wire.WhyDepends, "pod", "arguments"},
-				{"message:reviewer", wire.WhyDenied, "messages", "give agents.writer channels or messages"},
+				{"message:reviewer", wire.WhyDenied, "messages", "add reviewer to agents.writer.messages.to"},
 				{"message:443", wire.WhyDenied, "egress", `add "message:443" to agents.writer.egress`},
 				{"secret:API_KEY", wire.WhyDenied, "vault", "delivers no secrets"},
 				{"limit:memory", wire.WhyDepends, "pod", "agents.writer.limits.memory"},

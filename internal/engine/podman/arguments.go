@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
@@ -115,6 +117,9 @@ func environment(account uint32, conf string) []string {
 		"HOME=" + scratchDir, "TMPDIR=" + scratchDir, "XDG_RUNTIME_DIR=" + scratchDir, "XDG_CONFIG_HOME=" + scratchDir,
 		"CONTAINERS_CONF=" + filepath.Join(conf, containersConf), "CONTAINERS_STORAGE_CONF=" + filepath.Join(conf, storageConf),
 		"CONTAINERS_REGISTRIES_CONF=/dev/null",
+		// Version 5 sees no control groups in the account cell and takes that for
+		// version 1. Groups are the warden's (Spec.Cgroup), whatever Podman thinks.
+		"PODMAN_IGNORE_CGROUPSV1_WARNING=1",
 	}
 }
 
@@ -122,6 +127,22 @@ const (
 	containersConf = "containers.conf"
 	storageConf    = "storage.conf"
 )
+
+// helperFolders are where Podman looks for its helpers unless containers.conf
+// says otherwise (containers.conf(5), helper_binaries_dir).
+var helperFolders = []string{"/usr/local/libexec/podman", "/usr/local/lib/podman", "/usr/libexec/podman", "/usr/lib/podman"}
+
+// networkBackend names one that this host's Podman has. No container of ours
+// has a network, but Podman does not start without: version 5 knows netavark
+// alone, and version 4 without that helper only cni.
+func networkBackend() string {
+	for _, dir := range helperFolders {
+		if unix.Access(filepath.Join(dir, "netavark"), unix.X_OK) == nil {
+			return "netavark"
+		}
+	}
+	return "cni"
+}
 
 func seccompFile(r engine.Role) string { return "seccomp-" + string(r) + ".json" }
 
@@ -151,7 +172,7 @@ events_logger = "none"
 hooks_dir = []
 no_pivot_root = false
 [network]
-network_backend = "cni"
+network_backend = "` + networkBackend() + `"
 `,
 		storageConf: "[storage]\ndriver = \"vfs\"\n",
 	}

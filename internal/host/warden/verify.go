@@ -109,6 +109,15 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 			Attack: "process.child", Position: evidence.FromAccount,
 			Why: "ociRuntime: runsc drives its guests by ptrace, so the account cell of this agent leaves it to the kernel's other checks",
 		}}
+		// What gVisor's own kernel answers by itself: nothing of it reaches this
+		// host's (https://gvisor.dev/docs/architecture_guide/intro/).
+		for attack, what := range map[string]string{
+			"device.foreign": "shows a /dev/fuse of its own", "device.fuse": "has a FUSE of its own",
+			"privilege.nice": "keeps nice values of its own, which no scheduler of this host sees", "kernel.x32": "has system calls of its own, and none of x32",
+			"privilege.file_capabilities": "keeps extended attributes, or does not, by itself",
+		} {
+			one.Taken = append(one.Taken, evidence.Taken{Attack: attack, Position: evidence.FromRuntime, Why: "ociRuntime: runsc: gVisor's kernel " + what})
+		}
 	}
 	for _, c := range a.containers(ctx) {
 		if c.Running {

@@ -17,22 +17,19 @@ import (
 
 // seven is the intended team: six agents and the adapter, two of them under
 // Podman.
-const seven = `apiVersion: bulkhead/v1
+var seven = `apiVersion: bulkhead/v1
 team: seven
 orchestrator: orchestrator
 defaults:
-  rootfs: /srv/vm/rootfs
-  mode: service
-  command: [/bin/sh, -c, 'exec sleep 100000']
   limits: {memory: 64Mi, cpu: 1, pids: 48, disk: 32Mi}
 agents:
-  orchestrator: {role: leads, engine: podman, channels: [all], messages: {to: [pm]}}
-  pm: {role: plans, engine: podman, channels: [all], messages: {to: [engineering]}}
-  engineering: {role: builds, engine: cell, channels: [all], messages: {to: [pm]}}
-  qa_validation: {role: tests, engine: cell, channels: [all], messages: {to: [pm]}}
-  research_design: {role: reads, engine: cell, channels: [all], messages: {to: [pm]}}
-  growth_gtm: {role: tells, engine: cell, channels: [all], messages: {to: [pm]}}
-`
+` + one("orchestrator", "podman", "pm") + one("pm", "podman", "engineering") + one("engineering", "cell", "pm") +
+	one("qa_validation", "cell", "pm") + one("research_design", "cell", "pm") + one("growth_gtm", "cell", "pm")
+
+func one(name, engine, to string) string {
+	return "  " + name + ": {engine: " + engine + ", rootfs: /srv/vm/rootfs, mode: service, command: [/bin/sh, -c, 'exec sleep 100000'], " +
+		"channels: [all], messages: {to: [" + to + "]}}\n"
+}
 
 var sevenNames = []string{"orchestrator", "pm", "engineering", "qa_validation", "research_design", "growth_gtm", "comm_adapter"}
 
