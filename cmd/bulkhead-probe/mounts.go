@@ -80,6 +80,12 @@ func remountRoot(t *trial) error {
 // escape (CVE-2022-0492).
 func mountCgroup(t *trial) error {
 	for _, m := range []struct{ kind, data string }{{"cgroup", "none,name=systemd"}, {"cgroup2", ""}} {
+		// Version 2 has one hierarchy: mounted from the host's own cgroup namespace,
+		// which a decoy may be in, its flags (nsdelegate, …) would be set anew for
+		// everybody.
+		if m.kind == "cgroup2" && !t.step("unshare cgroup", unix.Unshare(unix.CLONE_NEWCGROUP)) {
+			return nil
+		}
 		err := mountOn(t, "mount "+m.kind, func(dir string) error { return unix.Mount(m.kind, dir, m.kind, 0, m.data) })
 		if err != nil {
 			return err

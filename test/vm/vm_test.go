@@ -36,14 +36,13 @@ uname -a`)
 	})
 	for _, p := range packages {
 		// What belongs to the other suite, or to software that the guest lacks.
-		t.Run(p, func(t *testing.T) { h.test(t, p, "'Debian12|TestOrdinarySoftwareRuns|TestSeven'") })
+		t.Run(p, func(t *testing.T) { h.test(t, p, "'Debian12|TestOrdinarySoftwareRuns|TestSeven|TestCodeRuns'") })
 	}
 	t.Run("test/system", func(t *testing.T) { h.test(t, "test/system", "", "-test.run=TestATeamComesUp/^cell$") })
 }
 
-// TestUsersWay installs the package, brings a team of seven up under systemd on
-// both engines, attacks it, restarts the host, pulls the plug, and removes
-// everything again.
+// TestUsersWay installs the package, brings a team of seven up under systemd,
+// attacks it, restarts the host, pulls the plug, and removes everything again.
 func TestUsersWay(t *testing.T) {
 	deb := t.TempDir()
 	sh(t, "../..", `make deb DEBS=amd64; cp dist/bulkhead_amd64.deb `+deb+`/bulkhead.deb`)

@@ -72,6 +72,11 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 			}
 		}
 	}
+	if slices.ContainsFunc(m.Agents, func(a *team.Agent) bool { return a.Engine == string(engine.Podman) }) && podman.Installed("") == nil {
+		if err := podman.Fits(ctx); err != nil {
+			faults = append(faults, err.Error()+"; write engine: cell, or install Podman 4")
+		}
+	}
 	if m.HasMessages() {
 		if err := w.accounts.Check(adapterRequest(w.host.Agent(m.Team, layout.AdapterName))); err != nil {
 			faults = append(faults, err.Error())

@@ -120,9 +120,46 @@ func unified(text string) (string, bool) {
 	return "", false
 }
 
-// openCgroup opens a group of version 2 by a mount of its own that is attached
-// nowhere: on hosts of version 1 the hierarchy is there, but mounted by nobody.
+// openCgroup opens a group of version 2: below where the hierarchy is mounted,
+// else by a mount of its own that is attached nowhere (on hosts of version 1 it
+// is there, but mounted by nobody). Never that where it is mounted: each new
+// mount sets the flags of the one hierarchy, nsdelegate among them, anew.
 func openCgroup(path string) (int, error) {
+	for _, of := range []string{"self", "1"} {
+		raw, err := os.ReadFile("/proc/" + of + "/mountinfo") // #nosec G304 -- procfs
+		if err != nil {
+			return -1, err
+		}
+		point := mountedAt(string(raw))
+		if point == "" {
+			continue
+		}
+		if of != "self" {
+			point = "/proc/" + of + "/root" + point
+		}
+		dir, err := unix.Open(point+path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+		if err != nil {
+			return -1, fmt.Errorf("cgroup %s below %s: %w", path, point, err)
+		}
+		return dir, nil
+	}
+	return openUnmounted(path)
+}
+
+// mountedAt finds where the whole hierarchy of version 2 is mounted, in the text
+// of proc_pid_mountinfo(5); empty: nowhere, or by a path with unusual letters.
+func mountedAt(mountinfo string) string {
+	for line := range strings.Lines(mountinfo) {
+		before, after, ok := strings.Cut(line, " - ")
+		f := strings.Fields(before)
+		if ok && len(f) >= 5 && f[3] == "/" && strings.HasPrefix(after, "cgroup2 ") && !strings.Contains(f[4], "\\") {
+			return f[4]
+		}
+	}
+	return ""
+}
+
+func openUnmounted(path string) (int, error) {
 	no := func(what string, err error) (int, error) {
 		if errors.Is(err, unix.ENODEV) {
 			return -1, errors.New("this kernel has no cgroups of version 2")

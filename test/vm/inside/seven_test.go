@@ -15,19 +15,18 @@ import (
 	"bulkhead/test/system/stage"
 )
 
-// seven is the intended team: six agents and the adapter, two of them under
-// Podman.
+// seven is the intended team: six agents and the adapter.
 var seven = `apiVersion: bulkhead/v1
 team: seven
 orchestrator: orchestrator
 defaults:
   limits: {memory: 64Mi, cpu: 1, pids: 48, disk: 32Mi}
 agents:
-` + one("orchestrator", "podman", "pm") + one("pm", "podman", "engineering") + one("engineering", "cell", "pm") +
-	one("qa_validation", "cell", "pm") + one("research_design", "cell", "pm") + one("growth_gtm", "cell", "pm")
+` + one("orchestrator", "pm") + one("pm", "engineering") + one("engineering", "pm") +
+	one("qa_validation", "pm") + one("research_design", "pm") + one("growth_gtm", "pm")
 
-func one(name, engine, to string) string {
-	return "  " + name + ": {engine: " + engine + ", rootfs: /srv/vm/rootfs, mode: service, command: [/bin/sh, -c, 'exec sleep 100000'], " +
+func one(name, to string) string {
+	return "  " + name + ": {engine: cell, rootfs: /srv/vm/rootfs, mode: service, command: [/bin/sh, -c, 'exec sleep 100000'], " +
 		"channels: [all], messages: {to: [" + to + "]}}\n"
 }
 
@@ -69,6 +68,15 @@ func TestSevenFromThePackage(t *testing.T) {
 	stage.Sh(t, "dpkg --install /srv/package/bulkhead.deb && systemctl enable --now bulkhead-warden")
 	c := sevenCLI()
 	stage.Until(t, "the warden answers", func() bool { return c.Try(t, "status").Exit != wire.ExitNoWarden })
+	// Podman 5 cannot start our containers yet: that is said before anything is
+	// made, not found out by the first container.
+	under5 := strings.Replace(seven, "engine: cell", "engine: podman", 1)
+	if err := os.WriteFile("/srv/vm/team/podman.yaml", []byte(under5), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := c.Try(t, "up", "-f", "podman.yaml"); r.Exit != wire.ExitBadInput || !strings.Contains(r.Stderr, "Podman 5") {
+		t.Errorf("up under Podman 5: %s", r)
+	}
 	began := time.Now()
 	c.Run(t, "up")
 	t.Logf("up took %s", time.Since(began).Round(time.Millisecond))
@@ -132,5 +140,15 @@ func TestSevenAfterTheRestart(t *testing.T) {
 	if err := json.Unmarshal(raw, &before); err != nil {
 		t.Fatal(err)
 	}
-	leaves(t, before)
+	after := stage.Picture(t)
+	for _, boots := range []string{"mounts", "processes", "sysctls"} { // differ from one boot to the next by themselves
+		delete(before, boots)
+		delete(after, boots)
+	}
+	for _, d := range stage.Differ(before, after) {
+		t.Error(d)
+	}
+	if out := stage.Sh(t, "grep -e bulkhead -e /srv/vm /proc/self/mountinfo; ps -eo args --no-headers | grep '[b]ulkhead-'; grep cgroup2 /proc/self/mountinfo | grep -v nsdelegate; true"); out != "" {
+		t.Errorf("left on the host:\n%s", out)
+	}
 }
