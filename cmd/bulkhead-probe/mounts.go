@@ -83,8 +83,11 @@ func mountCgroup(t *trial) error {
 		// Version 2 has one hierarchy: mounted from the host's own cgroup namespace,
 		// which a decoy may be in, its flags (nsdelegate, …) would be set anew for
 		// everybody.
-		if m.kind == "cgroup2" && !t.step("unshare cgroup", unix.Unshare(unix.CLONE_NEWCGROUP)) {
-			return nil
+		if m.kind == "cgroup2" {
+			if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
+				t.step("unshare cgroup", err)
+				return nil
+			}
 		}
 		err := mountOn(t, "mount "+m.kind, func(dir string) error { return unix.Mount(m.kind, dir, m.kind, 0, m.data) })
 		if err != nil {
