@@ -28,9 +28,9 @@ import (
 	"bulkhead/internal/evidence/attempt"
 )
 
-// lifetime bounds a batch: attempts that have no answer by then are lost, which
-// is a failure.
-const lifetime = 25 * time.Second
+// lifetime bounds a batch, also on a host that is busy or emulated: attempts
+// that have no answer by then are lost, which is a failure.
+const lifetime = 2 * time.Minute
 
 // The main thread is what /proc/self shows, and it outlives every attempt: none
 // is made on it.

@@ -61,7 +61,7 @@ type Request struct {
 const parallel = 4
 
 // patience bounds one probe, above the probe's own limit.
-const patience = 30 * time.Second
+const patience = 130 * time.Second
 
 // Run attacks from every agent of Only (all, when it is empty) and runs the
 // controls. The error is for what kept it from attacking at all; everything
