@@ -141,14 +141,14 @@ func TestSevenAfterTheRestart(t *testing.T) {
 		t.Fatal(err)
 	}
 	after := stage.Picture(t)
-	for _, boots := range []string{"mounts", "processes", "sysctls"} { // differ from one boot to the next by themselves
+	for _, boots := range []string{"mounts", "processes", "sysctls", "cgroups"} { // differ from one boot to the next by themselves
 		delete(before, boots)
 		delete(after, boots)
 	}
 	for _, d := range stage.Differ(before, after) {
 		t.Error(d)
 	}
-	if out := stage.Sh(t, "grep -e bulkhead -e /srv/vm /proc/self/mountinfo; ps -eo args --no-headers | grep '[b]ulkhead-'; grep cgroup2 /proc/self/mountinfo | grep -v nsdelegate; true"); out != "" {
+	if out := stage.Sh(t, "{ grep -e bulkhead -e /srv/vm /proc/self/mountinfo; ps -eo args --no-headers | grep '[b]ulkhead-'; find /sys/fs/cgroup -name '*bulkhead*'; grep cgroup2 /proc/self/mountinfo | grep -v nsdelegate; } || true"); out != "" {
 		t.Errorf("left on the host:\n%s", out)
 	}
 }
