@@ -1,7 +1,10 @@
 package cgroup
 
 import (
+	"os"
 	"os/exec"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,6 +106,51 @@ func TestKillEndsEverythingAndRemoveLeavesNothing(t *testing.T) {
 		}
 		if err := root.Remove(); err != nil {
 			t.Errorf("removing what is gone: %v", err)
+		}
+	})
+}
+
+// A thread that joined the group to fork into it is still there for a moment
+// after its goroutine has ended; the process that it belongs to must live.
+func TestKillSparesTheProcessWhoseThreadIsThere(t *testing.T) {
+	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+		tree, err := Open("bulkhead-test-cgroup")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tree.Unified() {
+			t.Skip("version 1 only: on version 2 no thread joins")
+		}
+		g, err := tree.Create("t/a/x", Limits{PIDs: 20})
+		if err != nil {
+			t.Fatal(err)
+		}
+		joined, leave := make(chan error), make(chan struct{})
+		go func() {
+			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+			joined <- g.JoinThread()
+			<-leave
+		}()
+		if err := <-joined; err != nil {
+			t.Fatal(err)
+		}
+		if procs, err := g.Procs(); err != nil || !slices.Contains(procs, os.Getpid()) {
+			t.Fatalf("the thread is not there: %v, %v", procs, err)
+		}
+		// Killing would end this test here.
+		if err := g.Kill(50 * time.Millisecond); err == nil {
+			t.Error("a group with a thread in it is said to be empty")
+		}
+		close(leave)
+		if err := g.Kill(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+		root, err := tree.Group("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := root.Remove(); err != nil {
+			t.Error(err)
 		}
 	})
 }

@@ -111,7 +111,8 @@ func (g *Group) all() ([]int, error) {
 // Kill ends every process of the group and of the groups below it, and
 // returns when none is left, or an error after patience. On version 1 the
 // group first loses the right to fork, so that a fork bomb cannot outrun the
-// loop; Create gives it back.
+// loop; Create gives it back. A thread of the caller (see JoinThread) that has
+// not ended yet is waited for: a signal would end the caller with it.
 func (g *Group) Kill(patience time.Duration) error {
 	if !g.Exists() {
 		return nil
@@ -132,6 +133,9 @@ func (g *Group) Kill(patience time.Duration) error {
 			return nil
 		}
 		for _, pid := range pids {
+			if pid == os.Getpid() {
+				continue
+			}
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("cgroup: kill %d of %s: %w", pid, g.path, err)
 			}

@@ -30,7 +30,7 @@ func Fits(ctx context.Context) error {
 		return err
 	}
 	if major > newest {
-		return fmt.Errorf("Podman %d cannot start a container inside an account cell yet; up to %d can", major, newest) //nolint:staticcheck // a name
+		return fmt.Errorf("containers of Podman %d cannot be started inside an account cell yet; those of Podman %d can", major, newest)
 	}
 	return nil
 }

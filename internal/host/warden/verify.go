@@ -176,18 +176,29 @@ func (p prober) Probe(ctx context.Context, agent string, from evidence.Position,
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// The timer starts anew with everything that the probe says.
+	timer := time.AfterFunc(silence, cancel)
+	defer timer.Stop()
+	said := func() { timer.Reset(silence) }
 	switch from {
 	case evidence.FromRuntime:
-		return a.probeThroughShim(ctx, runtimeName, request)
+		return a.probeThroughShim(ctx, runtimeName, request, said)
 	case evidence.FromGateway:
-		return a.probeThroughShim(ctx, gatewayName, request)
+		return a.probeThroughShim(ctx, gatewayName, request, said)
 	case evidence.FromAccount:
-		return a.probeAsAccount(ctx, request)
+		return a.probeAsAccount(ctx, request, said)
 	}
 	return nil, fmt.Errorf("no position %q", from)
 }
 
-func (a *agentRun) probeThroughShim(ctx context.Context, container string, request []byte) ([]byte, error) {
+// silence is how long a probe may say nothing. It writes each answer as it has
+// it, and bounds each attempt by 8 seconds: one that is quiet for longer was
+// stopped by what it attacks.
+const silence = 30 * time.Second
+
+func (a *agentRun) probeThroughShim(ctx context.Context, container string, request []byte, said func()) ([]byte, error) {
 	c, err := dialWire(ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
 	if err != nil {
 		return nil, err
@@ -218,7 +229,7 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 	if len(files) != 3 {
 		return nil, fmt.Errorf("the shim passed %d descriptors, want 3", len(files))
 	}
-	answer, err := converse(ctx, files[0], files[1], files[2], request)
+	answer, err := converse(ctx, files[0], files[1], files[2], request, said)
 	if err != nil {
 		return answer, err
 	}
@@ -228,7 +239,7 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 }
 
 // probeAsAccount runs the probe as the bare account inside its cell.
-func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, error) {
+func (a *agentRun) probeAsAccount(ctx context.Context, request []byte, said func()) ([]byte, error) {
 	client, err := launcher.Connect(ctx, a.Place.LauncherSocket())
 	if err != nil {
 		return nil, err
@@ -256,7 +267,7 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 	}
 	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
 	defer stop()
-	answer, err := converse(ctx, outside[0], outside[1], outside[2], request)
+	answer, err := converse(ctx, outside[0], outside[1], outside[2], request, said)
 	if err != nil {
 		return answer, err
 	}
@@ -268,8 +279,9 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte) ([]byte, 
 // What the probe writes to stderr explains an empty answer.
 //
 // The probe runs among the agent's processes, which may stop it or hold its
-// pipes: nothing here waits longer than ctx.
-func converse(ctx context.Context, stdin, stdout, stderr *os.File, request []byte) ([]byte, error) {
+// pipes: nothing here waits longer than ctx. said is called for each part of
+// the answer.
+func converse(ctx context.Context, stdin, stdout, stderr *os.File, request []byte, said func()) ([]byte, error) {
 	for _, f := range []**os.File{&stdin, &stdout, &stderr} {
 		p, err := pollable(*f)
 		if err != nil {
@@ -285,12 +297,26 @@ func converse(ctx context.Context, stdin, stdout, stderr *os.File, request []byt
 	wg.Go(func() { _, _ = io.Copy(&errs, io.LimitReader(stderr, 4096)) })
 	_, werr := stdin.Write(request)
 	werr = errors.Join(werr, stdin.Close())
-	answer, err := io.ReadAll(io.LimitReader(stdout, maxAnswer))
+	answer, err := io.ReadAll(io.LimitReader(heard{stdout, said}, maxAnswer))
 	wg.Wait()
 	if err = errors.Join(werr, err); err == nil && len(answer) == 0 {
 		err = fmt.Errorf("the probe said nothing: %s", strings.TrimSpace(errs.String()))
 	}
 	return answer, err // what was said before it failed counts
+}
+
+// heard tells of every read that brought something.
+type heard struct {
+	io.Reader
+	said func()
+}
+
+func (h heard) Read(p []byte) (int, error) {
+	n, err := h.Reader.Read(p)
+	if n > 0 {
+		h.said()
+	}
+	return n, err
 }
 
 // pollable gives a descriptor of its own for the same pipe, whose reads and
