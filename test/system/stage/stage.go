@@ -16,6 +16,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -33,14 +34,27 @@ func Build(t *testing.T) string {
 	if throwaway.Inside() {
 		return bin
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", bin+"/", "./cmd/...")
-	cmd.Dir = root
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	if err := buildOnce(); err != nil {
+		t.Fatal(err)
 	}
 	return bin
 }
+
+// buildOnce builds once for all tests of a package: a program that is written
+// anew while another test's host runs it would be two versions in one test.
+var buildOnce = sync.OnceValue(func() error {
+	root, err := findRepository()
+	if err != nil {
+		return err
+	}
+	cmd := exec.Command("go", "build", "-trimpath", "-o", filepath.Join(root, "bin")+"/", "./cmd/...")
+	cmd.Dir = root
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return nil
+})
 
 // Tool gives the path of a tool of .ci/tools, which is built when the cache
 // lacks it. Inside a throwaway host it only returns the path. Call it before
@@ -69,17 +83,24 @@ func Tool(t *testing.T, name string) string {
 
 func repository(t *testing.T) string {
 	t.Helper()
-	dir, err := os.Getwd()
+	dir, err := findRepository()
 	if err != nil {
 		t.Fatal(err)
 	}
+	return dir
+}
+
+func findRepository() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
 	for ; dir != "/"; dir = filepath.Dir(dir) {
 		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
-			return dir
+			return dir, nil
 		}
 	}
-	t.Fatal("no go.mod above the test's folder")
-	return ""
+	return "", errors.New("no go.mod above the test's folder")
 }
 
 // Rootfs makes a root file system from busybox at path, which must not exist.

@@ -39,9 +39,14 @@ func Run(t *testing.T, fn func(t *testing.T, h *Host), opts ...Option) {
 	outer(t, opts)
 }
 
-// outer is the machine's side: it starts the host and takes its verdict.
+// outer is the machine's side: it starts the host and takes its verdict. Hosts
+// do not see one another and wait more than they work, so tests run side by
+// side (go test -parallel). What measures has the machine for itself.
 func outer(t *testing.T, opts []Option) {
 	t.Helper()
+	if os.Getenv("BULKHEAD_BENCH") == "" {
+		t.Parallel()
+	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatalf("throwaway: %v", err)
