@@ -25,8 +25,9 @@ const aloneArg = "alone"
 // than 64 processes, threads included.
 const atOnce = 4
 
-// each bounds one attempt. One that takes longer is not answered for.
-const each = 8 * time.Second
+// each bounds one attempt, also one of many connections on a host that is busy
+// or emulated. One that takes longer is not answered for.
+const each = 20 * time.Second
 
 // answers writes one line for each attempt.
 type answers struct {

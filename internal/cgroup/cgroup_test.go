@@ -3,12 +3,12 @@ package cgroup
 import (
 	"os"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"bulkhead/internal/thread"
 	"bulkhead/test/system/throwaway"
 )
 
@@ -126,11 +126,10 @@ func TestKillSparesTheProcessWhoseThreadIsThere(t *testing.T) {
 			t.Fatal(err)
 		}
 		joined, leave := make(chan error), make(chan struct{})
-		go func() {
-			runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		go thread.Run(func() {
 			joined <- g.JoinThread()
 			<-leave
-		}()
+		})
 		if err := <-joined; err != nil {
 			t.Fatal(err)
 		}

@@ -27,8 +27,8 @@ func (g *Group) Join() error {
 // Unified says whether the group is one of version 2.
 func (g *Group) Unified() bool { return g.tree.Unified() }
 
-// JoinThread moves only the calling thread, which must be locked to its
-// goroutine: what it forks then is born in the group. Version 1 only; on
+// JoinThread moves only the calling thread, which must be one of thread.Run:
+// what it forks then is born in the group. Version 1 only; on
 // version 2 use [Group.Open] and CLONE_INTO_CGROUP.
 func (g *Group) JoinThread() error {
 	if g.tree.unified != "" {

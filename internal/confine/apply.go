@@ -30,6 +30,7 @@ type Identity struct {
 func (p Profile) Write(s *forked.Script, become *Identity, held Caps, rules Rules) (Result, error) {
 	out := Result{Landlock: rules.ABI}
 	p.writeLimits(s)
+	p.writeAppArmor(s)
 	if p.DropCaps {
 		// So that no exec can give anything back.
 		for c := range lastCap() + 1 {
@@ -131,6 +132,19 @@ func writeKept(s *forked.Script, held uint64) {
 			s.Call(fmt.Sprintf("raise ambient capability %d", c), unix.SYS_PRCTL, unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_RAISE, c, 0, 0)
 		}
 	}
+}
+
+// writeAppArmor asks for the profile at the exec that follows; a profile that
+// the kernel does not hold is refused here. Only the thread that writes is
+// meant, and only it execs. Landlock would refuse the write later on.
+func (p Profile) writeAppArmor(s *forked.Script) {
+	if p.AppArmor == "" {
+		return
+	}
+	fd, word := &forked.Var{}, []byte("exec "+p.AppArmor)
+	s.Call("open /proc/thread-self/attr/apparmor/exec", unix.SYS_OPENAT, unix.AT_FDCWD, "/proc/thread-self/attr/apparmor/exec", unix.O_WRONLY|unix.O_CLOEXEC, 0, forked.Save(fd))
+	s.Call("change to the AppArmor profile "+p.AppArmor, unix.SYS_WRITE, fd, word, len(word))
+	s.Call("close the attribute", unix.SYS_CLOSE, fd)
 }
 
 func (p Profile) writeLimits(s *forked.Script) {

@@ -4,12 +4,13 @@
 //
 // A [Profile] belongs to an engine.Role. It is written into the script that the
 // cell engine's child carries out before it execs (internal/forked), in this
-// order: resource limits, bounding set, user id, no_new_privs, Landlock,
+// order: resource limits, AppArmor (at the exec), bounding set, user id, no_new_privs, Landlock,
 // seccomp, capabilities. What the kernel shows of it is read back by the child
 // itself, which goes no further when it is not what the profile says.
 //
 // Kept here: seccomp (an allowlist of our own), Landlock, capabilities,
-// no_new_privs, resource limits. Not kept here: namespaces and mounts
+// no_new_privs, resource limits, the change to an AppArmor profile (which
+// internal/host/apparmor makes and loads). Not kept here: namespaces and mounts
 // (internal/engine/cell), control groups (internal/cgroup).
 //
 // Landlock is strict. When the kernel lacks what the profile needs, [Check]
@@ -29,6 +30,9 @@ type Profile struct {
 	Landlock   bool `json:"landlock"`   // the role's rule set
 	DropCaps   bool `json:"dropCaps"`   // every capability, from every set
 	NoNewPrivs bool `json:"noNewPrivs"` // prctl(2) PR_SET_NO_NEW_PRIVS
+
+	// AppArmor is the profile that the exec changes to; empty for none.
+	AppArmor string `json:"appArmor,omitempty"`
 
 	NoFile uint64 `json:"noFile"` // RLIMIT_NOFILE, soft and hard; zero leaves it as it is
 	Core   uint64 `json:"core"`   // RLIMIT_CORE, soft and hard
@@ -51,7 +55,7 @@ func For(s *engine.Spec) Profile {
 		Role: s.Role, NoFile: l.NoFile, Core: l.CoreBytes, FileSize: l.FileBytes,
 		Seccomp: s.Has(engine.MechSeccomp), Landlock: s.Has(engine.MechLandlock),
 		DropCaps: s.Has(engine.MechCaps), NoNewPrivs: s.Has(engine.MechNoNewPrivs),
-		AcceptWeaker: s.Accepts(engine.MechLandlock),
+		AcceptWeaker: s.Accepts(engine.MechLandlock), AppArmor: s.AppArmor,
 	}
 	if !s.Has(engine.MechLimits) {
 		p.NoFile = 0

@@ -64,6 +64,10 @@ type Spec struct {
 	Limits  Limits  `json:"limits"`
 	Cgroup  string  `json:"cgroup"` // below Bulkhead's root cgroup: "pair/writer/runtime"
 
+	// AppArmor is the profile that the container's processes run under, which
+	// root has loaded; empty where the kernel has none.
+	AppArmor string `json:"appArmor,omitempty"`
+
 	// Off names mechanisms that are switched off. Only decoys of the evidence
 	// package may have any; engines refuse it on every other container.
 	Off   []Mechanism `json:"off,omitempty"`

@@ -18,6 +18,7 @@ func families() []Attack {
 			Reference: reference, Controls: controls,
 		}
 	}
+	also := func(a Attack, refusals ...string) Attack { a.Also = refusals; return a }
 	lacking := func(a Attack, refusals ...string) Attack { a.Lacking = refusals; return a }
 	bySeccomp := Control{Mechanism: seccomp, Witness: filtered}
 	initial := []Control{
@@ -25,7 +26,8 @@ func families() []Attack {
 		{Mechanism: userNS, Off: off(caps), Witness: looks("EPERM")},
 	}
 	return []Attack{
-		family("net.raw", "socket.raw", "make packets of any kind", "raw sockets for ICMP and ICMPv6", "raw(7)", initial...),
+		// AppArmor is asked before the capability, and says EACCES.
+		also(family("net.raw", "socket.raw", "make packets of any kind", "raw sockets for ICMP and ICMPv6", "raw(7)", initial...), "EACCES"),
 		family("net.packet", "socket.packet", "read and send frames past every rule", "socket(AF_PACKET)", "CVE-2020-14386",
 			Control{Mechanism: seccomp, Off: off(caps, userNS), Witness: filtered},
 			Control{Mechanism: caps, Off: off(seccomp, userNS), Witness: looks("EPERM")},

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/cgroup"
+	"bulkhead/internal/thread"
 )
 
 // wayOutID is whom the builder's proxy runs as; like [BuilderID] it owns nothing.
@@ -74,14 +74,13 @@ func (w *walls) enter() (*os.File, error) {
 		err  error
 	}
 	done := make(chan made)
-	go func() {
-		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	go thread.Run(func() {
 		f, err := w.make()
 		done <- made{f, err}
 		for fn := range w.start {
 			fn()
 		}
-	}()
+	})
 	m := <-done
 	if m.err != nil {
 		close(w.start)

@@ -179,17 +179,7 @@ func (t *Tree) Place(at string) error {
 // Close gives up what was not placed.
 func (t *Tree) Close() { t.t.close() }
 
-// OnOwnThread runs f on a thread that is thrown away and waits for it.
-func OnOwnThread(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		onOwnThread(f)
-	}()
-	<-done
-}
-
-// NewNetwork gives the calling thread, which [OnOwnThread] made, a network
+// NewNetwork gives the calling thread, one of thread.Run, a network
 // namespace of the initial user namespace, and says which one.
 func NewNetwork(n engine.Network) (id string, err error) {
 	if err := makeNetwork(n); err != nil {

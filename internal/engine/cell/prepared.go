@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/thread"
 )
 
 // Depth says how much of a container is made ahead of its command.
@@ -63,7 +64,7 @@ func Prepare(spec engine.Spec, opt Options, depth Depth) (*Prepared, error) {
 		return nil, errors.Join(err, l.removeGroup())
 	}
 	p := &Prepared{l: l, orders: make(chan Command), answer: make(chan prepared)}
-	go onOwnThread(p.thread)
+	go thread.Run(p.thread)
 	if r := <-p.answer; r.err != nil {
 		l.close()
 		return nil, fmt.Errorf("cell: prepare %s: %w", spec.Name, errors.Join(r.err, l.removeGroup()))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -15,6 +14,7 @@ import (
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/lookpath"
+	"bulkhead/internal/thread"
 )
 
 // Start starts one container and returns when its command runs: exec has
@@ -200,39 +200,14 @@ func (l *launch) controlFile() (*os.File, error) {
 // run forks from a thread of its own, which is thrown away: it may have left
 // the host's network namespace, or joined the container's cgroup.
 func (l *launch) run() (*Process, error) {
-	type result struct {
-		p   *Process
-		err error
-	}
-	done := make(chan result)
-	go onOwnThread(func() {
-		err := l.settle()
-		var p *Process
-		if err == nil {
+	var p *Process
+	var err error
+	thread.Run(func() {
+		if err = l.settle(); err == nil {
 			p, err = l.fork()
 		}
-		done <- result{p, err}
 	})
-	r := <-done
-	return r.p, r.err
-}
-
-// onOwnThread runs f on a thread that ends with it. The main thread never
-// ends and is what /proc/self shows, so when the scheduler offers that one, it
-// is held while another is asked for.
-func onOwnThread(f func()) {
-	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-	if unix.Gettid() != unix.Getpid() {
-		f()
-		return
-	}
-	defer runtime.UnlockOSThread()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		onOwnThread(f)
-	}()
-	<-done
+	return p, err
 }
 
 // settle makes the calling thread one whose children are born in the

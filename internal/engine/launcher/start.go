@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"runtime"
 	"syscall"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/thread"
 )
 
 // launcherLimits bound the launcher itself, which needs a few MB; its
@@ -103,7 +103,7 @@ func fork(cfg Config, group *cgroup.Group, unified bool) (*os.Process, error) {
 	// waking of a second thread that finds nothing to do.
 	attr := &os.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=50"}, Files: []*os.File{null, log, log, config, statusW}, Sys: sys}
 	var proc *os.Process
-	onThread(func() {
+	thread.Run(func() { // it moves to another cgroup
 		if !unified {
 			if err = group.JoinThread(); err != nil {
 				return
@@ -121,23 +121,6 @@ func fork(cfg Config, group *cgroup.Group, unified bool) (*os.Process, error) {
 		return nil, err
 	}
 	return proc, nil
-}
-
-// onThread runs f on a thread that ends with it, because it moves to another
-// cgroup. See cell.Start for the main thread.
-func onThread(f func()) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked
-		if unix.Gettid() == unix.Getpid() {
-			onThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		f()
-	}()
-	<-done
 }
 
 // firstWord waits until the launcher listens, or says why it cannot.

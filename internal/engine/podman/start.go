@@ -21,6 +21,7 @@ import (
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/engine/cell/stage2"
+	"bulkhead/internal/thread"
 )
 
 // patience bounds a start: a Podman that hangs is killed with everything that
@@ -180,7 +181,7 @@ func (s *start) fork() (proc *os.Process, err error) {
 		Dir: "/", Env: environment(s.opt.Account, s.opt.Conf), Files: []*os.File{null, null, s.said, plan, status}, Sys: sys,
 	}
 	argv := arguments(s.spec, s.runtime, s.opt.Root, s.opt.Conf, s.opt.Program)
-	cell.OnOwnThread(func() {
+	thread.Run(func() {
 		if err = s.settle(); err != nil {
 			return
 		}

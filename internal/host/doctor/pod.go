@@ -3,10 +3,12 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"bulkhead/internal/confine"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/host/apparmor"
 )
 
 func podChecks() []Check {
@@ -42,8 +44,13 @@ func podChecks() []Check {
 		},
 		{
 			Layer: deny.LayerPod, Name: "AppArmor", Look: appArmor,
-			Why:  "a third subsystem could bound the accounts' cells",
+			Why:  "a third subsystem bounds runtimes and gateways",
 			Mend: "apt install apparmor, and boot with apparmor in the lsm= list",
+		},
+		{
+			Layer: deny.LayerPod, Name: "AppArmor profiles", Need: Optional, Look: appArmorProfiles,
+			Why:  "where the kernel has AppArmor, each container gets a profile of its own",
+			Mend: "apt install apparmor",
 		},
 		{
 			Layer: deny.LayerPod, Name: "SELinux", Look: seLinux,
@@ -141,7 +148,7 @@ func modules(_ context.Context, h Host) Answer {
 }
 
 func appArmor(_ context.Context, h Host) Answer {
-	const where = "/sys/module/apparmor/parameters/enabled"
+	const where = apparmor.Enabled
 	s, err := h.text(where)
 	switch {
 	case err != nil && !absent(err):
@@ -152,6 +159,24 @@ func appArmor(_ context.Context, h Host) Answer {
 		return Answer{State: NotSupported, Found: "off", Where: where}
 	}
 	return Answer{State: Weak, Found: "off", Where: where}
+}
+
+// appArmorProfiles says whether the profiles that the kernel would enforce can
+// be made.
+func appArmorProfiles(_ context.Context, h Host) Answer {
+	on, err := h.text(apparmor.Enabled)
+	switch {
+	case err != nil && !absent(err):
+		return unread(apparmor.Enabled, err)
+	case on != "Y":
+		return Answer{State: OK, Found: "AppArmor is off: none are made", Where: apparmor.Enabled}
+	}
+	for _, p := range apparmor.Parsers {
+		if _, err := fs.Stat(h.Files, strings.TrimPrefix(p, "/")); err == nil {
+			return Answer{State: OK, Found: "can be made", Where: p}
+		}
+	}
+	return Answer{State: Missing, Found: "there is no apparmor_parser", Where: strings.Join(apparmor.Parsers, ", ")}
 }
 
 func seLinux(_ context.Context, h Host) Answer {

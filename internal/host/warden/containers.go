@@ -61,6 +61,9 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 	}
 	defer func() { _ = cf.Close() }()
 	spec := byEngine(&a.Agent, a.weaker(withTrust(gatewaySpec(&a.Agent, a.programs()), &a.Agent)))
+	if err := a.confined(ctx, &spec); err != nil {
+		return err
+	}
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}
@@ -84,6 +87,9 @@ func (a *agentRun) launch(ctx context.Context, r launcher.LaunchRequest, files .
 
 func (a *agentRun) startRuntime(ctx context.Context) error {
 	spec := byEngine(&a.Agent, a.weaker(runtimeSpec(a.w.host, &a.Agent, a.programs())))
+	if err := a.confined(ctx, &spec); err != nil {
+		return err
+	}
 	if err := a.keepSpec(spec); err != nil {
 		return err
 	}

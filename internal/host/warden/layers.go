@@ -177,7 +177,11 @@ func (l podLayer) Inspect(ctx context.Context, a *host.Agent) (host.Inspection, 
 	if err != nil {
 		return host.Inspection{}, err
 	}
-	return inspectPod(a.IDs, r.containers(ctx), r.relayed(runtimeName)), nil
+	labels, err := r.labels()
+	if err != nil {
+		return host.Inspection{}, err
+	}
+	return inspectPod(a.IDs, r.containers(ctx), r.relayed(runtimeName), labels), nil
 }
 
 // Remove implements host.Layer.

@@ -55,6 +55,11 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 // cgroups, and the addresses that the guard pinned for what its manifest lists.
 func (a *agentRun) subject(ctx context.Context) (prove.Agent, error) {
 	one := prove.Agent{Name: a.Place.Name, Account: a.Place.Account, IDs: a.IDs, Pins: a.allowedPins(), Places: a.places()}
+	labels, err := a.labels()
+	if err != nil {
+		return one, err
+	}
+	one.Labels = labels
 	top := filepath.Join(a.Place.Team, a.Place.Name)
 	group, err := a.w.cgroups.Group(top)
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/doctor"
@@ -219,7 +220,7 @@ func (a *agentRun) peekDialer() (int, bool) {
 
 // inspectPod reads what confines the first process of each container that
 // runs.
-func inspectPod(ids layout.IDs, containers []wire.ContainerStatus, sandboxed bool) host.Inspection {
+func inspectPod(ids layout.IDs, containers []wire.ContainerStatus, sandboxed bool, labels map[engine.Role]string) host.Inspection {
 	var seen []string
 	for _, one := range containers {
 		if !one.Running || one.Name == dialerName {
@@ -228,6 +229,9 @@ func inspectPod(ids layout.IDs, containers []wire.ContainerStatus, sandboxed boo
 		c, err := confinementOf(one.PID)
 		if err == nil {
 			err = c.check(ids, one.Name == runtimeName && sandboxed)
+		}
+		if err == nil {
+			err = checkLabel(one.PID, labels[engine.Role(one.Name)])
 		}
 		if err != nil {
 			return host.Inspection{Witness: fmt.Sprintf("%s, process %d: %v", one.Name, one.PID, err)}
@@ -238,6 +242,9 @@ func inspectPod(ids layout.IDs, containers []wire.ContainerStatus, sandboxed boo
 	if sandboxed {
 		what = ": seccomp filter, no new privileges, own namespaces, ids of the range, no capabilities beyond the sandbox's own user namespace; " +
 			"inside the runtime gVisor's kernel keeps seccomp and has no Landlock"
+	}
+	if len(labels) > 0 {
+		what += ", AppArmor profile enforced"
 	}
 	if len(seen) == 0 {
 		return host.Inspection{Witness: "no container runs"}

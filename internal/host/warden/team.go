@@ -194,6 +194,9 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 		return nil, nil, err
 	}
 	gone = append(gone, "cgroup "+cg)
+	if err := w.apparmor.Remove(place.Team, place.Name); err != nil {
+		return gone, nil, err
+	}
 	if err := w.unmountDisks(place); err != nil {
 		return gone, nil, err
 	}

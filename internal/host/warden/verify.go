@@ -194,7 +194,7 @@ func (p prober) Probe(ctx context.Context, agent string, from evidence.Position,
 }
 
 // silence is how long a probe may say nothing. It writes each answer as it has
-// it, and bounds each attempt by 8 seconds: one that is quiet for longer was
+// it, and bounds each attempt by 20 seconds: one that is quiet for longer was
 // stopped by what it attacks.
 const silence = 30 * time.Second
 

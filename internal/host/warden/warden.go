@@ -34,6 +34,7 @@ import (
 
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/host/apparmor"
 	"bulkhead/internal/host/ledger"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/host/pins"
@@ -75,6 +76,7 @@ type Warden struct {
 	pins     *pins.Server
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
+	apparmor *apparmor.Loader
 	refused  *refusals
 	events   *events
 	drifts   *drifts
@@ -148,7 +150,7 @@ func Run(ctx context.Context, cfg Config) error {
 }
 
 func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, services: map[string]*service{}, refused: newRefusals(), events: newEvents(), drifts: newDrifts(), unreadable: map[string]error{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, services: map[string]*service{}, apparmor: apparmor.New(), refused: newRefusals(), events: newEvents(), drifts: newDrifts(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err

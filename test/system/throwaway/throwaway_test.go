@@ -44,7 +44,6 @@ setsid sleep 1000 > /dev/null 2>&1 < /dev/null &
 func TestTwoHostsSideBySideSeeNothingOfEachOther(t *testing.T) {
 	for _, name := range []string{"one", "two"} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			throwaway.Run(t, func(t *testing.T, h *throwaway.Host) {
 				sh(t, mess) // fails when the other's table, account or folder is there
 				if got := sh(t, "nft list tables"); got != "table inet bh_throwaway_test\n" {
