@@ -159,7 +159,7 @@ func TestABodyThatIsAskedForAndOneThatIsNot(t *testing.T) {
 		var work sync.WaitGroup
 		defer work.Wait()
 		work.Go(func() { // until nobody reads it any more
-			for range 10 {
+			for range 100 {
 				if _, err := k.Write(make([]byte, 100_000)); err != nil {
 					return
 				}
