@@ -146,14 +146,20 @@ func (k *talk) hear(method string) (*http.Response, string) {
 	return res, string(b)
 }
 
-// want reads an answer with a status and a body.
-func (k *talk) want(method string, status int, body string) *http.Response {
+// want reads an answer with a status and a body, and gives its head.
+func (k *talk) want(method string, status int, body string) answered {
 	k.t.Helper()
 	res, got := k.hear(method)
 	if res.StatusCode != status || got != body {
 		k.t.Fatalf("%s with %.200q, want %d with %.200q", res.Status, got, status, body)
 	}
-	return res
+	return answered{res.Header, res.Trailer, res.Close}
+}
+
+// answered is what is left of an answer whose body was read.
+type answered struct {
+	Header, Trailer http.Header
+	Close           bool
 }
 
 // ended says that the proxy ends the connection.

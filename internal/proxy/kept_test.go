@@ -225,7 +225,9 @@ func TestHowLongAClientMayTake(t *testing.T) {
 				}
 				_ = p.Close()
 				_ = ln.Close()
-				<-done
+				if err := <-done; err != nil {
+					t.Error(err)
+				}
 			})
 		})
 	}

@@ -100,7 +100,7 @@ func TestTrailersOfAnswersArePassedOn(t *testing.T) {
 			t.Errorf("%v", res.Trailer)
 		}
 		k.say("PUT http://api.example.com/ HTTP/1.1\r\nHost: api.example.com\r\nTransfer-Encoding: chunked\r\nTrailer: X-Asked\r\n\r\n4\r\nsome\r\n0\r\nX-Asked: 1\r\n\r\n")
-		if res = k.want("PUT", 200, "somebody"); res.Trailer.Get("X-Sum") != "sum" {
+		if res := k.want("PUT", 200, "somebody"); res.Trailer.Get("X-Sum") != "sum" {
 			t.Errorf("%v", res.Trailer)
 		}
 		k.say(get(api, "/"))
