@@ -69,25 +69,6 @@ func (c *slotConn) Close() error {
 	return err
 }
 
-// originConn is a tunnel whose client speaks HTTP: what it said first is read
-// again, and every request is for target.
-type originConn struct {
-	*slotConn
-	first  []byte
-	target target
-	own    bool // for Config.Own, and no target
-}
-
-// Read gives what was read before, then the rest.
-func (c *originConn) Read(b []byte) (int, error) {
-	if len(c.first) > 0 {
-		n := copy(b, c.first)
-		c.first = c.first[n:]
-		return n, nil
-	}
-	return c.slotConn.Read(b)
-}
-
 // handover is a listener whose connections are made by put.
 type handover struct {
 	conns chan net.Conn

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"encoding/json"
+	"maps"
 	"net/http"
 	"strconv"
 
@@ -14,18 +15,23 @@ const DeniedHeader = "Bulkhead-Denied"
 // refuse answers a request with the reason, and writes it down.
 func (p *Proxy) refuse(w http.ResponseWriter, r *deny.Reason) {
 	p.recordReason(r.What, r)
-	body, err := json.Marshal(r.Envelope())
+	status, h, body := refusal(r)
+	maps.Copy(w.Header(), h)
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // #nosec G705 -- JSON, and said to be
+}
+
+// refusal is the answer that gives a reason.
+func refusal(r *deny.Reason) (status int, h http.Header, body []byte) {
+	e := r.Envelope()
+	h = http.Header{"Content-Type": {"application/json"}, "X-Content-Type-Options": {"nosniff"}, DeniedHeader: {string(r.Code)}}
+	body, err := json.Marshal(e)
 	if err != nil {
-		http.Error(w, "denied", http.StatusForbidden)
-		return
+		h.Set("Content-Type", "text/plain")
+		return http.StatusForbidden, h, []byte("denied\n")
 	}
-	h := w.Header()
-	h.Set("Content-Type", "application/json")
-	h.Set("Content-Length", strconv.Itoa(len(body)+1))
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set(DeniedHeader, string(r.Code))
-	w.WriteHeader(r.Envelope().StatusCode)
-	_, _ = w.Write(append(body, '\n'))
+	return e.StatusCode, h, append(body, '\n')
 }
 
 func badRequest(what, why string) *deny.Reason {

@@ -15,6 +15,9 @@
 //     whose first bytes are HTTP is therefore served request by request, and
 //     framed anew: what a request means is decided once, by net/http, so the
 //     two sides cannot disagree where one ends.
+//     A request that takes no deciding (plain.go) is served before net/http's
+//     server hears of it, by net/http's own parsers; each of them is checked
+//     and written anew all the same.
 //   - Anything else on other ports (ssh, SMTP, databases) passes as it is.
 //     What the server says first is passed on at once.
 //

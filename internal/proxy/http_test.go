@@ -79,7 +79,7 @@ func start(t testing.TB) (*upstream, string) {
 	return u, ln.Addr().String()
 }
 
-func exchange(t testing.TB, addr, text string) string {
+func hear(t testing.TB, addr, text string) string {
 	t.Helper()
 	return say(t, addr, text, false)
 }
@@ -148,7 +148,7 @@ func FuzzAbsoluteForm(f *testing.F) {
 		if len(text) > 4096 {
 			return
 		}
-		exchange(t, addr, text)
+		hear(t, addr, text)
 		u.mu.Lock()
 		defer u.mu.Unlock()
 		for _, h := range u.hosts {

@@ -39,7 +39,7 @@ func (p *Proxy) connectOwn(w http.ResponseWriter) {
 	if err != nil {
 		return
 	}
-	p.origin.put(&originConn{slotConn: c, first: early, own: true})
+	p.origin.put(&clientConn{slotConn: c, first: early, own: true})
 }
 
 // inOwnTunnel serves a request whose Host is right, as in every tunnel.

@@ -60,7 +60,10 @@ type Proxy struct {
 	buffers   sync.Pool // of copyBuffer, for bodies
 	small     sync.Pool // of smallBuffer, for tunnels
 	work      sync.WaitGroup
+	ctx       context.Context // ends with the proxy
 	stop      context.CancelFunc
+	upstreams *upstreams // of plain requests; the transport has its own
+	careful   bool       // net/http serves plain requests as well: tests compare
 
 	mu     sync.Mutex
 	spares map[string]net.Conn // dialled for a tunnel that turned out to be HTTP
@@ -74,8 +77,9 @@ func New(cfg Config) *Proxy {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	p := &Proxy{
-		cfg: cfg, slots: make(chan struct{}, cfg.MaxConnections), origin: newHandover(), stop: stop,
-		spares: map[string]net.Conn{}, open: map[*slotConn]bool{},
+		cfg: cfg, slots: make(chan struct{}, cfg.MaxConnections), origin: newHandover(), ctx: ctx, stop: stop,
+		upstreams: &upstreams{open: map[*upConn]bool{}, idle: map[string][]*upConn{}},
+		spares:    map[string]net.Conn{}, open: map[*slotConn]bool{},
 	}
 	p.buffers.New = func() any { b := make([]byte, copyBuffer); return &b }
 	p.small.New = func() any { b := make([]byte, smallBuffer); return &b }
@@ -105,7 +109,7 @@ type connKey struct{}
 
 // ServeProxy serves the HTTP proxy on ln until ln is closed.
 func (p *Proxy) ServeProxy(ln net.Listener) error {
-	err := p.http.Serve(&limited{Listener: ln, p: p})
+	err := p.http.Serve(&clients{limited{Listener: ln, p: p}})
 	if errors.Is(err, net.ErrClosed) || errors.Is(err, http.ErrServerClosed) {
 		return nil
 	}
@@ -157,6 +161,7 @@ func (p *Proxy) Close() error {
 		delete(p.spares, k)
 	}
 	p.mu.Unlock()
+	p.upstreams.close()
 	p.work.Wait()
 	p.transport.CloseIdleConnections()
 	return err
@@ -171,6 +176,14 @@ type target struct {
 
 func (t target) String() string { return dial.Target(t.host, t.port) }
 
+// authority is t as a request for it has it in Host, when t is bound to its name.
+func (t target) authority() string {
+	if t.port == 80 {
+		return t.host.Name
+	}
+	return t.String()
+}
+
 // byName says whether the destination is bound to its name.
 func (t target) byName() bool { return t.host.Name != "" && t.dest.SNI != team.SNIAny }
 
@@ -184,12 +197,12 @@ func (p *Proxy) target(host string, port uint16) (target, *deny.Reason) {
 
 // ServeHTTP is one request to the proxy, or inside a tunnel.
 func (p *Proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if o, ok := r.Context().Value(connKey{}).(*originConn); ok {
-		if o.own {
-			p.inOwnTunnel(w, r)
-			return
-		}
-		p.inTunnel(w, r, o.target)
+	switch c := r.Context().Value(connKey{}).(*clientConn); {
+	case c.own:
+		p.inOwnTunnel(w, r)
+		return
+	case c.tunnel != nil:
+		p.inTunnel(w, r, *c.tunnel)
 		return
 	}
 	if p.own(r) {
@@ -247,10 +260,7 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	t := pr.In.Context().Value(targetKey{}).(target)
 	pr.Out.URL.Scheme, pr.Out.URL.Host = "http", t.String()
 	if t.byName() {
-		pr.Out.Host = t.host.Name
-		if t.port != 80 {
-			pr.Out.Host = t.String()
-		}
+		pr.Out.Host = t.authority()
 		// After a switch of protocols nothing is checked any more. WebSocket has
 		// no other host inside; h2c, which some servers take, has one in every
 		// request (RFC 7540, 3.2).
@@ -264,18 +274,39 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 
 // dialUp is the transport's way out. addr is always a target's String.
 func (p *Proxy) dialUp(ctx context.Context, _, addr string) (net.Conn, error) {
-	p.mu.Lock()
-	spare := p.spares[addr]
-	delete(p.spares, addr)
-	p.mu.Unlock()
-	if spare != nil {
-		return spare, nil
+	if c := p.spare(addr); c != nil {
+		return c, nil
 	}
 	host, port, err := split(addr, "")
 	if err != nil {
 		return nil, err
 	}
 	return p.cfg.Dial(ctx, host, port)
+}
+
+// spare gives a connection that was left for addr, or nil.
+func (p *Proxy) spare(addr string) net.Conn {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := p.spares[addr]
+	delete(p.spares, addr)
+	return c
+}
+
+// kept gives a connection to a target that stands already, or nil.
+func (p *Proxy) kept(to string) *upConn {
+	if u := p.upstreams.take(to); u != nil {
+		return u
+	}
+	c := p.spare(to)
+	if c == nil {
+		return nil
+	}
+	u, err := p.upstreams.add(c, to)
+	if err != nil {
+		return nil
+	}
+	return u
 }
 
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
@@ -324,7 +355,7 @@ func established(w http.ResponseWriter) (c *slotConn, early []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	c = conn.(*slotConn)
+	c = conn.(*clientConn).slotConn
 	_ = c.SetDeadline(time.Time{})
 	if n := rw.Reader.Buffered(); n > 0 {
 		early = make([]byte, n)

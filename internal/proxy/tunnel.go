@@ -69,7 +69,7 @@ func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 	}
 	_ = up.SetReadDeadline(time.Time{})
 	p.keep(t.String(), up)
-	p.origin.put(&originConn{slotConn: c, first: first, target: t})
+	p.origin.put(&clientConn{slotConn: c, first: first, tunnel: &t})
 }
 
 // upstream sends what the client said and says, until it ends.
