@@ -189,6 +189,13 @@ func OnOwnThread(f func()) {
 	<-done
 }
 
+// OwnNamespaces makes the user namespaces that the calling thread, which
+// [OnOwnThread] made, forks from now on belong to the id that owns those of the
+// Spec's agent: see ownerID. The thread keeps its capabilities.
+func OwnNamespaces(s *engine.Spec) error {
+	return becomeOwner(ownerID(s))
+}
+
 // NewNetwork gives the calling thread, which [OnOwnThread] made, a network
 // namespace of the initial user namespace, and says which one.
 func NewNetwork(n engine.Network) (id string, err error) {

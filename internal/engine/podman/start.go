@@ -183,6 +183,9 @@ func (s *start) fork() (proc *os.Process, err error) {
 		if err = s.settle(); err != nil {
 			return
 		}
+		if err = cell.OwnNamespaces(s.spec); err != nil {
+			return
+		}
 		err = s.opt.Orphans.Spawn(func() (int, error) {
 			if proc, err = os.StartProcess(path, argv, attr); err != nil {
 				return 0, err

@@ -48,11 +48,11 @@ func TestTeamOfBothEngines(t *testing.T) {
 			t.Fatalf("%v\n%s", err, r)
 		}
 		t.Logf("%d attacks, %d denied, %d succeeded, %d not run", rep.Attacks, rep.Denied, rep.Succeeded, rep.NotRun)
-		if r.Exit != wire.ExitOK || rep.Denied == 0 || rep.Succeeded != 0 || rep.Denied != rep.Attacks {
+		if r.Exit != wire.ExitOK || rep.Denied == 0 || rep.Succeeded != 0 {
 			t.Errorf("exit %d\n%s", r.Exit, r.Stderr)
 		}
-		for _, row := range rep.Rows {
-			if row.Verdict != evidence.Denied {
+		for _, row := range rep.Rows { // this team lists no host for a certificate to be bound to
+			if row.Verdict != evidence.Denied && (row.Verdict != evidence.NotRun || !strings.Contains(row.Evidence, "manifest lists no destination")) {
 				t.Errorf("%+v", row)
 			}
 		}
@@ -87,8 +87,7 @@ func byPodman(t *testing.T, c stage.CLI) {
 	a := c.Agent(t, "writer")
 	for _, name := range []string{"runtime", "gateway"} {
 		pid := stage.Container(t, a, name).PID
-		// One by the OCI profile, one by stage 2, one by the account cell; a cell
-		// has two.
+		// One by the OCI profile, one by stage 2, one by the account cell.
 		if got := stage.Sh(t, fmt.Sprintf("awk '/^(Seccomp_filters|NoNewPrivs|CapBnd)/{print $2}' /proc/%d/status", pid)); got != "0000000000000000\n1\n3\n" {
 			t.Errorf("%s: capabilities, no_new_privs and seccomp filters are %q", name, got)
 		}

@@ -44,7 +44,7 @@ func (r Release) Check() error {
 		return fmt.Errorf("nobody has seen yet whether Podman %d keeps our containers as confined as Podman 4 and 5 do", r.Major)
 	}
 	if r.Major < oldest.Major || r.Major == oldest.Major && r.Minor < oldest.Minor {
-		return fmt.Errorf("Podman %d.%d lacks options that our containers are started with", r.Major, r.Minor)
+		return fmt.Errorf("our containers are started with options that Podman %d.%d lacks", r.Major, r.Minor)
 	}
 	return nil
 }
