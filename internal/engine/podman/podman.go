@@ -10,12 +10,12 @@
 //     as mounts with their flags set, the cgroup. A thread that is thrown away
 //     joins them.
 //  2. From that thread Podman starts as an id of the agent's range that owns
-//     nothing ([layout.EngineID]), in a user namespace that root made and owns.
-//     That id is user 0 there; of the others only those of this container
-//     exist, and the account is not among them. There is no setuid newuidmap
-//     and no pause process. It sees an empty /tmp and /dev/shm of its own: there is
-//     no database, lock, pid file or config.json that anybody could have
-//     prepared, and nothing of them is read later.
+//     no files ([layout.EngineID]), in a user namespace that root made and that
+//     belongs to [layout.OwnerID]. Podman is user 0 there; of other ids only
+//     those of this container exist, and the account is not among them. There
+//     is no setuid newuidmap and no pause process. It sees an empty /tmp and
+//     /dev/shm of its own: there is no database, lock, pid file or config.json
+//     that anybody could have prepared, and nothing of them is read later.
 //  3. Podman, conmon and the OCI runtime make the container: namespaces of its
 //     own below, with the ids of the Spec and Podman's own as its user 0,
 //     without capabilities, with no_new_privs and our seccomp filter, on the
