@@ -14,8 +14,8 @@ const (
 	GatewayID = 2000 // that agent's gateway
 	ProcID    = 3000 // code run for the agent
 	OwnerID   = 4000 // owns the containers' user namespaces; never mapped, no process has it
-	// EngineID is what an OCI runtime finds as user 0 while it makes a
-	// container: an id of the range that owns nothing.
+	// EngineID is what Podman runs as, and an OCI runtime finds as user 0, while
+	// they make a container: an id of the range that owns nothing.
 	EngineID = 5000
 )
 

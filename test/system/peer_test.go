@@ -3,13 +3,13 @@ package system
 import (
 	"golang.org/x/sys/unix"
 
-	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/thread"
 )
 
 // connectAs connects to a unix socket as another user. It does so on a thread
 // that is thrown away, because that thread keeps the id. The error is an errno.
 func connectAs(socket string, id uint32) (fd int, err error) {
-	cell.OnOwnThread(func() {
+	thread.Run(func() {
 		if fd, err = unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return
 		}

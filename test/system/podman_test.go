@@ -14,6 +14,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/evidence"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
 	"bulkhead/test/system/throwaway"
@@ -161,7 +162,18 @@ func confinedByPodman(t *testing.T, c stage.CLI) {
 		}
 	}
 	t.Run("nobody of the account stands beside the containers", func(t *testing.T) {
-		if out := stage.Sh(t, "ps -o pid,args --no-headers -U "+accountID(t, a)+" || true"); out != "" {
+		// Nor of the ids to which the user namespaces of the container and of
+		// Podman belong: such a process would have every capability in them, and
+		// what is counted by user is counted against them.
+		runtime := stage.Container(t, a, "runtime")
+		ids, range0 := []string{accountID(t, a)}, int(runtime.HostID)+1-layout.RuntimeID
+		for _, owner := range namespaceOwners(t, runtime.PID) {
+			if owner < range0 || owner >= range0+layout.RangeSize {
+				t.Errorf("a user namespace of the runtime belongs to %d, which is not of the agent's range: root, the account %s or a stranger", owner, ids[0])
+			}
+			ids = append(ids, strconv.Itoa(owner))
+		}
+		if out := stage.Sh(t, "ps -o pid,args --no-headers -U "+strings.Join(ids, ",")+" || true"); out != "" {
 			t.Errorf("%s", out)
 		}
 		if out := stage.Sh(t, "pidof podman conmon runc crun || true"); out != "" {
@@ -214,6 +226,28 @@ func confinedByPodman(t *testing.T, c stage.CLI) {
 		}
 		stage.Until(t, "the writer runs", func() bool { return c.Agent(t, "writer").State == "running" })
 	})
+}
+
+// namespaceOwners asks to which ids a process's user namespace, and the one
+// above it, belong (ioctl_nsfs(2)).
+func namespaceOwners(t *testing.T, pid int) (ids [2]int) {
+	t.Helper()
+	f, err := os.Open(fmt.Sprintf("/proc/%d/ns/user", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	fd := int(f.Fd())
+	for i := range ids {
+		if ids[i], err = unix.IoctlGetInt(fd, unix.NS_GET_OWNER_UID); err != nil {
+			t.Fatal(err)
+		}
+		if fd, err = unix.IoctlRetInt(fd, unix.NS_GET_PARENT); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = unix.Close(fd) }()
+	}
+	return ids
 }
 
 func inode(t *testing.T, path string) uint64 {

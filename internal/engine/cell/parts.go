@@ -179,6 +179,13 @@ func (t *Tree) Place(at string) error {
 // Close gives up what was not placed.
 func (t *Tree) Close() { t.t.close() }
 
+// OwnNamespaces makes the user namespaces that the calling thread, one of
+// thread.Run, forks from now on belong to the id that owns those of the Spec's
+// agent: see ownerID. The thread keeps its capabilities.
+func OwnNamespaces(s *engine.Spec) error {
+	return becomeOwner(ownerID(s))
+}
+
 // NewNetwork gives the calling thread, one of thread.Run, a network
 // namespace of the initial user namespace, and says which one.
 func NewNetwork(n engine.Network) (id string, err error) {

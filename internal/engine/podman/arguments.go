@@ -34,10 +34,9 @@ const preserved = 2
 // the order, see the package comment. What is here says no to everything that
 // Podman would add by itself.
 func arguments(s *engine.Spec, runtime, root, conf, shim string) []string {
-	program0, ipc := runtime, "private"
+	program0 := runtime
 	if runtime == runsc {
-		// Without a /dev/shm from Podman: the guest's kernel has one of its own.
-		program0, ipc = shim, "none"
+		program0 = shim
 	}
 	out := []string{
 		"podman",
@@ -58,7 +57,8 @@ func arguments(s *engine.Spec, runtime, root, conf, shim string) []string {
 		"--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--security-opt", "label=disable",
 		"--security-opt", "seccomp="+filepath.Join(conf, seccompFile(s.Role)),
 		"--network", "host", // the one that the launcher made for this container, not the host's
-		"--ipc", ipc, "--pid", "private", "--uts", "private", "--cgroupns", "private",
+		"--ipc", "none", // a namespace without a /dev/shm of Podman's, see places
+		"--pid", "private", "--uts", "private", "--cgroupns", "private",
 		"--hostname", s.Hostname,
 		"--user", fmt.Sprintf("%d:%d", s.User.ID, s.User.ID),
 		"--workdir", "/",
@@ -80,14 +80,28 @@ func arguments(s *engine.Spec, runtime, root, conf, shim string) []string {
 	}
 	// Podman's own list has some of them.
 	out = append(out, "--security-opt", "mask="+strings.Join(cell.Masked(), ":"))
-	return append(out, "--rootfs", root, program(s), "stage2", "3")
+	return append(append(out, places()...), "--rootfs", root, program(s), "stage2", "3")
 }
 
-// inner maps the container's ids to those of Podman's own user namespace,
-// where every id of the Spec has its inside number. The one that the OCI
-// runtime takes for root comes first.
+// places are the two mounts below Podman's own that its versions do not agree
+// about. The guest's kernel of runsc has both by itself.
+func places() []string {
+	return []string{
+		// Version 5 makes it read-only when the root is.
+		"--mount", "type=tmpfs,destination=/dev/shm,tmpfs-size=64m,tmpfs-mode=1777,notmpcopyup,nosuid,nodev,noexec",
+		// Version 5 would have the OCI runtime mount the control groups there. The
+		// account cell's is an empty folder.
+		"--mount", "type=bind,source=/sys/fs/cgroup,destination=/sys/fs/cgroup,ro,nosuid,nodev,noexec",
+	}
+}
+
+// inner maps the container's ids to those of Podman's own user namespace: to
+// themselves, but for the one that the OCI runtime takes for root, which is
+// Podman's own user. So Podman finds itself mapped in the container, as it is
+// for whoever runs it by hand; see docs/decisions/0075-podman-5.md for what it
+// does when it is not.
 func inner(s *engine.Spec) []engine.IDMap {
-	out := []engine.IDMap{{Inside: 0, Host: layout.EngineID}}
+	out := []engine.IDMap{{Inside: 0, Host: 0}}
 	for _, m := range s.User.Map {
 		if m.Inside != layout.EngineID {
 			out = append(out, engine.IDMap{Inside: m.Inside, Host: m.Inside})
@@ -97,20 +111,34 @@ func inner(s *engine.Spec) []engine.IDMap {
 	return out
 }
 
-// outer maps the ids of Podman's user namespace to the host's: the account as
-// user 0, and what the Spec maps.
-func outer(s *engine.Spec, account uint32) []syscall.SysProcIDMap {
-	out := []syscall.SysProcIDMap{{ContainerID: 0, HostID: int(account), Size: 1}}
+// outer maps the ids of Podman's user namespace to the host's: what the Spec
+// maps, with the id that owns nothing as user 0.
+func outer(s *engine.Spec) []syscall.SysProcIDMap {
+	var out []syscall.SysProcIDMap
 	for _, m := range s.User.Map {
-		out = append(out, syscall.SysProcIDMap{ContainerID: int(m.Inside), HostID: int(m.Host), Size: 1})
+		inside := m.Inside
+		if inside == layout.EngineID {
+			inside = 0
+		}
+		out = append(out, syscall.SysProcIDMap{ContainerID: int(inside), HostID: int(m.Host), Size: 1})
 	}
+	slices.SortFunc(out, func(a, b syscall.SysProcIDMap) int { return a.ContainerID - b.ContainerID })
 	return out
+}
+
+// runs is the host id that Podman runs as, its user 0.
+func runs(s *engine.Spec) string {
+	for _, m := range s.User.Map {
+		if m.Inside == layout.EngineID {
+			return strconv.FormatUint(uint64(m.Host), 10)
+		}
+	}
+	return "" // refused by Check
 }
 
 // environment is Podman's. The first two tell it that its user namespace is
 // made already, as `podman unshare` does for its children.
-func environment(account uint32, conf string) []string {
-	id := strconv.FormatUint(uint64(account), 10)
+func environment(id, conf string) []string {
 	return []string{
 		"_CONTAINERS_USERNS_CONFIGURED=done", "_CONTAINERS_ROOTLESS_UID=" + id, "_CONTAINERS_ROOTLESS_GID=" + id,
 		"PATH=" + searchPath,

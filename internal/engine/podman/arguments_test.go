@@ -3,7 +3,9 @@ package podman
 import (
 	"encoding/json"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"bulkhead/internal/cgroup"
@@ -60,7 +62,7 @@ func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 		{"--user", "2000:2000"},
 		{"--ulimit", "core=0:0"},
 		{"--ulimit", "nofile=1024:1024"},
-		{"--uidmap", "0:5000:1"},
+		{"--uidmap", "0:0:1"},
 		{"--uidmap", "2000:2000:1"},
 		{"--gidmap", "1000:1000:1"},
 		{"--cgroups", "disabled"},
@@ -70,6 +72,7 @@ func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 		{"--hostname", "a"},
 		{"--preserve-fds", "2"},
 		{"--cgroupns", "private"},
+		{"--ipc", "none"},
 	} {
 		if !pair(argv, want[0], want[1]) {
 			t.Errorf("missing %s %s in %q", want[0], want[1], argv)
@@ -90,14 +93,27 @@ func TestArgumentsRefuseWhatPodmanWouldAdd(t *testing.T) {
 
 func TestOnlyTheIDsOfTheSpecExistForPodman(t *testing.T) {
 	s := gateway()
-	got := outer(&s, 5000)
-	if len(got) != 4 || got[0].ContainerID != 0 || got[0].HostID != 5000 {
-		t.Errorf("%+v", got)
+	ids := layout.IDs{Account: 5000, Base: base}
+	want := []syscall.SysProcIDMap{
+		{ContainerID: 0, HostID: int(ids.Engine()), Size: 1},
+		{ContainerID: layout.RuntimeID, HostID: int(ids.Runtime()), Size: 1},
+		{ContainerID: layout.GatewayID, HostID: int(ids.Gateway()), Size: 1},
 	}
-	for _, m := range got {
-		if m.Size != 1 {
-			t.Errorf("%+v hands out more than one id", m)
-		}
+	if got := outer(&s); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v: the account itself must not be among them", got, want)
+	}
+	if got := runs(&s); got != strconv.Itoa(int(ids.Engine())) {
+		t.Errorf("Podman runs as %s", got)
+	}
+}
+
+// Podman 5 mounts the root once more when its own user is not mapped inside,
+// which the kernel refuses (docs/decisions/0075-podman-5.md).
+func TestPodmanFindsItselfMappedInTheContainer(t *testing.T) {
+	s := gateway()
+	want := []engine.IDMap{{Inside: 0, Host: 0}, {Inside: layout.RuntimeID, Host: layout.RuntimeID}, {Inside: layout.GatewayID, Host: layout.GatewayID}}
+	if got := inner(&s); !slices.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
 

@@ -1,5 +1,5 @@
 // Package podman is the engine that lets rootless Podman and an OCI runtime
-// make a container, inside the account cell and by the account.
+// make a container, inside the account cell.
 //
 // The Spec is the same as for the cell engine, and so is nearly everything
 // around the container; what differs is who calls clone and pivot_root. Step
@@ -9,14 +9,15 @@
 //     engine: the network namespace with its loopback addresses, the file tree
 //     as mounts with their flags set, the cgroup. A thread that is thrown away
 //     joins them.
-//  2. From that thread Podman starts as the account, in a user namespace that
-//     root made and owns: user 0 is the account, and of the subordinate ids
-//     only those of this container exist. There is no setuid newuidmap and no
-//     pause process. It sees an empty /tmp and /dev/shm of its own: there is
-//     no database, lock, pid file or config.json that anybody could have
-//     prepared, and nothing of them is read later.
+//  2. From that thread Podman starts as an id of the agent's range that owns
+//     no files ([layout.EngineID]), in a user namespace that root made and that
+//     belongs to [layout.OwnerID]. Podman is user 0 there; of other ids only
+//     those of this container exist, and the account is not among them. There
+//     is no setuid newuidmap and no pause process. It sees an empty /tmp and
+//     /dev/shm of its own: there is no database, lock, pid file or config.json
+//     that anybody could have prepared, and nothing of them is read later.
 //  3. Podman, conmon and the OCI runtime make the container: namespaces of its
-//     own below, with the ids of the Spec and [layout.EngineID] as its user 0,
+//     own below, with the ids of the Spec and Podman's own as its user 0,
 //     without capabilities, with no_new_privs and our seccomp filter, on the
 //     tree as its root (--rootfs). Its first process is bulkhead-shim stage2,
 //     which adds Landlock and the last seccomp filter and waits.
@@ -27,8 +28,9 @@
 //     limits, and gives stage 2 its order: the shim with its descriptors.
 //
 // So from the first instruction of the shim on nothing differs from a cell,
-// and no process of the account stands beside the container. There is no
-// podman pod object: see docs/decisions/0020-podman-rootfs.md.
+// and no process of Podman's stands beside the container. There is no
+// podman pod object: see docs/decisions/0020-podman-rootfs.md. Versions 4 and 5
+// get the same command line: docs/decisions/0075-podman-5.md.
 package podman
 
 import (
@@ -49,7 +51,7 @@ import (
 // Options is what a Spec cannot carry.
 type Options struct {
 	cell.Options
-	// Account is the host id of the agent's account.
+	// Account is the host id of the agent's account, which no container may have.
 	Account uint32
 	// Conf is root's folder with what [Files] gives.
 	Conf string

@@ -10,7 +10,6 @@ import (
 	"net"
 	"os"
 	"runtime"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -166,7 +165,7 @@ func (s *start) fork() (proc *os.Process, err error) {
 	}
 	sys := &syscall.SysProcAttr{
 		Setsid: true, Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWIPC,
-		UidMappings: outer(s.spec, s.opt.Account), GidMappings: outer(s.spec, s.opt.Account),
+		UidMappings: outer(s.spec), GidMappings: outer(s.spec),
 		GidMappingsEnableSetgroups: true, Credential: &syscall.Credential{},
 	}
 	if s.opt.Cgroups.Unified() {
@@ -178,11 +177,14 @@ func (s *start) fork() (proc *os.Process, err error) {
 		sys.UseCgroupFD, sys.CgroupFD = true, int(dir.Fd()) // #nosec G115 -- a descriptor
 	}
 	attr := &os.ProcAttr{
-		Dir: "/", Env: environment(s.opt.Account, s.opt.Conf), Files: []*os.File{null, null, s.said, plan, status}, Sys: sys,
+		Dir: "/", Env: environment(runs(s.spec), s.opt.Conf), Files: []*os.File{null, null, s.said, plan, status}, Sys: sys,
 	}
 	argv := arguments(s.spec, s.runtime, s.opt.Root, s.opt.Conf, s.opt.Program)
 	thread.Run(func() {
 		if err = s.settle(); err != nil {
+			return
+		}
+		if err = cell.OwnNamespaces(s.spec); err != nil {
 			return
 		}
 		err = s.opt.Orphans.Spawn(func() (int, error) {
@@ -251,7 +253,7 @@ func (s *start) settle() (err error) {
 	if err := s.hideGroups(); err != nil {
 		return err
 	}
-	id := strconv.FormatUint(uint64(s.opt.Account), 10)
+	id := runs(s.spec)
 	for dir, size := range map[string]string{scratchDir: "32m", shmDir: "1m"} {
 		err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "size="+size+",mode=0700,uid="+id+",gid="+id)
 		if err != nil {

@@ -7,13 +7,9 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
-)
 
-// newest is the last major version that containers of ours start with. Version
-// 5 (seen with 5.4.2 on Debian 13) bind-mounts the root file system once more
-// by itself, which the kernel refuses inside an account cell: "failed to bind
-// mount /.container to /tmp/intermediate-mountpoint…: invalid argument".
-const newest = 4
+	"bulkhead/internal/engine/podman/release"
+)
 
 // Fits says why the installed Podman cannot start containers of ours.
 func Fits(ctx context.Context) error {
@@ -25,23 +21,19 @@ func Fits(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("podman --version: %w", err)
 	}
-	major, err := majorOf(string(out))
+	r, err := releaseOf(string(out))
 	if err != nil {
 		return err
 	}
-	if major > newest {
-		return fmt.Errorf("containers of Podman %d cannot be started inside an account cell yet; those of Podman %d can", major, newest)
-	}
-	return nil
+	return r.Check()
 }
 
-// majorOf reads the first number of "podman version 4.3.1".
-func majorOf(said string) (int, error) {
+// releaseOf reads "podman version 4.3.1".
+func releaseOf(said string) (release.Release, error) {
 	text, ok := strings.CutPrefix(strings.TrimSpace(said), "podman version ")
-	first, _, dotted := strings.Cut(text, ".")
-	n, err := strconv.Atoi(first)
-	if !ok || !dotted || err != nil || n < 1 {
-		return 0, errors.New("podman --version says " + strconv.Quote(said) + ", not \"podman version 4.3.1\" or the like")
+	r, err := release.Parse(text)
+	if !ok || err != nil {
+		return release.Release{}, errors.New("podman --version says " + strconv.Quote(said) + ", not \"podman version 4.3.1\" or the like")
 	}
-	return n, nil
+	return r, nil
 }

@@ -1,15 +1,19 @@
 package podman
 
-import "testing"
+import (
+	"testing"
 
-func TestMajorVersionIsRead(t *testing.T) {
-	for said, want := range map[string]int{
-		"podman version 4.3.1\n": 4, "podman version 5.4.2\n": 5, "podman version 10.0.0-dev\n": 10,
-		"": 0, "podman version": 0, "podman version x.y": 0, "podman version 4": 0, "docker version 4.3.1": 0, "podman version -4.1": 0,
+	"bulkhead/internal/engine/podman/release"
+)
+
+func TestReleaseIsRead(t *testing.T) {
+	for said, want := range map[string]release.Release{
+		"podman version 4.3.1\n": {Major: 4, Minor: 3}, "podman version 5.4.2\n": {Major: 5, Minor: 4}, "podman version 10.0.0-dev\n": {Major: 10},
+		"": {}, "podman version": {}, "podman version x.y": {}, "podman version 4": {}, "docker version 4.3.1": {}, "4.3.1": {},
 	} {
-		got, err := majorOf(said)
-		if got != want || (err == nil) != (want > 0) {
-			t.Errorf("%q: %d, %v", said, got, err)
+		got, err := releaseOf(said)
+		if got != want || (err == nil) != (want.Major > 0) {
+			t.Errorf("%q: %v, %v", said, got, err)
 		}
 	}
 }
@@ -21,13 +25,4 @@ func TestTheInstalledPodmanFits(t *testing.T) {
 	if err := Fits(t.Context()); err != nil {
 		t.Error(err)
 	}
-}
-
-func FuzzMajorVersion(f *testing.F) {
-	f.Add("podman version 4.3.1\n")
-	f.Fuzz(func(t *testing.T, s string) {
-		if n, err := majorOf(s); err == nil && n < 1 {
-			t.Errorf("%q: %d", s, n)
-		}
-	})
 }

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/engine/podman/release"
 )
 
 // podmanDirs are where Podman and OCI runtimes may be.
@@ -14,23 +15,13 @@ var podmanDirs = append([]string{"/usr/local/sbin", "/usr/local/bin"}, systemDir
 func podmanChecks() []Check {
 	const only = "only the engine podman needs it; the engine cell makes containers by itself"
 	return []Check{
-		{Layer: deny.LayerPod, Name: "newuidmap and newgidmap", Look: idMaps, Why: only, Mend: "apt install uidmap"},
-		{Layer: deny.LayerPod, Name: "Podman", Look: podman, Why: only, Mend: "apt install podman, or keep engine: cell"},
+		{Layer: deny.LayerPod, Name: "Podman", Look: podman, Why: only, Mend: release.Way},
 		{
 			Layer: deny.LayerPod, Name: "OCI runtime", Look: ociRuntime,
-			Why:  "crun refuses hybrid cgroups, and runc is what works there; on version 2 both do and crun is the lighter one (engine podman only)",
+			Why:  "crun leaves control groups alone, which are the warden's; runc insists on making some where version 2 is mounted (engine podman only)",
 			Mend: "apt install crun",
 		},
 	}
-}
-
-func idMaps(_ context.Context, h Host) Answer {
-	for _, p := range []string{"newuidmap", "newgidmap"} {
-		if h.program(p, systemDirs) == "" {
-			return Answer{State: Weak, Found: p + " not found", Where: systemDirs[0] + " and others"}
-		}
-	}
-	return Answer{State: OK, Found: h.program("newuidmap", systemDirs), Where: systemDirs[0] + " and others"}
 }
 
 func podman(_ context.Context, h Host) Answer {
@@ -47,9 +38,20 @@ func podman(_ context.Context, h Host) Answer {
 	case err != nil && !absent(err):
 		return unread(dpkgStatus, err)
 	case v == "" || path.Dir(p) != "/usr/bin":
-		a.State, a.Found, a.Mend = Unknown, p+", whose version no package tells", "see `podman --version`: 4.3 or later"
+		a.State, a.Found, a.Mend = Unknown, p+", whose version no package tells", "see `podman --version`: "+release.Way
 	default:
 		a.Found = v
+		_, upstream, epoch := strings.Cut(v, ":")
+		if !epoch {
+			upstream = v
+		}
+		r, err := release.Parse(upstream)
+		if err == nil {
+			err = r.Check()
+		}
+		if err != nil {
+			a.State, a.Found = Weak, v+": "+err.Error()
+		}
 	}
 	if !h.release().family() {
 		a.State = NotSupported
@@ -87,8 +89,8 @@ func ociRuntime(ctx context.Context, h Host) Answer {
 		return unread(mountinfo, err)
 	}
 	fits := []string{"crun", "runc"}
-	if c.version == "hybrid" || c.version == "v1" {
-		fits = []string{"runc"}
+	if c.version == "v2" {
+		fits = fits[:1]
 	}
 	for _, name := range fits {
 		p := h.program(name, podmanDirs)
@@ -102,12 +104,8 @@ func ociRuntime(ctx context.Context, h Host) Answer {
 		return Answer{State: OK, Found: s + ": fits cgroups " + c.version, Where: p + " --version"}
 	}
 	a := Answer{State: Weak, Found: "neither crun nor runc is installed", Where: podmanDirs[0] + " and others"}
-	if c.version == "hybrid" || c.version == "v1" {
-		a.Mend = "apt install runc"
-		a.Found = "no runc"
-		if p := h.program("crun", podmanDirs); p != "" {
-			a.Found, a.Where = path.Base(p)+" alone, which refuses cgroups "+c.version, p
-		}
+	if p := h.program("runc", podmanDirs); p != "" {
+		a.Found, a.Where = "runc alone, which does not fit cgroups "+c.version, p
 	}
 	return a
 }

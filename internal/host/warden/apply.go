@@ -17,6 +17,7 @@ import (
 
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/podman"
+	"bulkhead/internal/engine/podman/release"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/doctor"
@@ -74,7 +75,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	}
 	if slices.ContainsFunc(m.Agents, func(a *team.Agent) bool { return a.Engine == string(engine.Podman) }) && podman.Installed("") == nil {
 		if err := podman.Fits(ctx); err != nil {
-			faults = append(faults, err.Error()+"; write engine: cell, or install Podman 4")
+			faults = append(faults, fmt.Sprintf("%v; %s", err, release.Way))
 		}
 	}
 	if m.HasMessages() {
