@@ -32,7 +32,7 @@ func TestWhatIsNotWritableInTheSpecIsNotInTheProfile(t *testing.T) {
 		}
 	}
 	// Absent is refused: apparmor.d(5).
-	for _, bad := range []string{"hosts", "capability", "mount", "pivot_root", "userns", "io_uring", "change_profile", "packet", "inet raw", `deny "/workspace`} {
+	for _, bad := range []string{"hosts", "capability", "mount", "pivot_root", "userns", "io_uring", "change_profile", "network packet", "inet raw", `deny "/workspace`} {
 		if strings.Contains(text, bad) {
 			t.Errorf("%q is in\n%s", bad, text)
 		}
