@@ -73,8 +73,9 @@ func FuzzQuote(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, p string) {
 		q := quote(p)
-		inner, ok := strings.CutPrefix(q, `"`)
-		if inner, ok = strings.CutSuffix(inner, `"`); !ok {
+		inner, begins := strings.CutPrefix(q, `"`)
+		inner, ends := strings.CutSuffix(inner, `"`)
+		if !begins || !ends {
 			t.Fatalf("%q becomes %q", p, q)
 		}
 		want, suffix := p, ""

@@ -112,12 +112,25 @@ func (l *Loader) Remove(team, agent string) error {
 			continue
 		}
 		delete(l.loaded, name)
-		// One write is one profile.
-		if err := os.WriteFile(filepath.Join(l.root, remove), []byte(name), 0); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := l.forget(name); err != nil {
 			errs = append(errs, fmt.Errorf("apparmor: remove profile %s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// forget removes one profile: one write is one name. A profile that has gone
+// meanwhile is as good.
+func (l *Loader) forget(name string) error {
+	f, err := os.OpenFile(filepath.Join(l.root, remove), os.O_WRONLY, 0) // #nosec G304 -- securityfs
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = nil
+	}
+	return errors.Join(err, f.Close())
 }
 
 // enforced asks the kernel for one profile.
