@@ -31,7 +31,7 @@ var adapterLimits = engine.Limits{MemoryBytes: 512 << 20, MilliCPU: 4000, PIDs: 
 // Bounds of waiting for an adapter. At its start it checks its whole file.
 const (
 	adapterReady = 60 * time.Second
-	adapterAsk   = 10 * time.Second
+	adapterAsk   = 30 * time.Second // a busy disk is no reason to start it again
 	adapterGrace = 5 * time.Second // for its end after SIGTERM
 )
 
