@@ -32,7 +32,7 @@ var adapterLimits = engine.Limits{MemoryBytes: 512 << 20, MilliCPU: 4000, PIDs: 
 const (
 	adapterReady = 60 * time.Second
 	adapterAsk   = 30 * time.Second // a busy disk is no reason to start it again
-	adapterGrace = 5 * time.Second // for its end after SIGTERM
+	adapterGrace = 5 * time.Second  // for its end after SIGTERM
 )
 
 // adapterState is what the running process was started with.
