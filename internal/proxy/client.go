@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"bulkhead/internal/dial"
@@ -23,6 +24,32 @@ type clientConn struct {
 	tunnel *target // every request is for it; nil: this is the proxy itself
 	own    bool    // a tunnel to Config.Own, and no target
 	left   bool    // to net/http
+
+	// spare was dialled for a tunnel, before what its client said turned out to
+	// be HTTP. It is the client's, and ends with it: so it counts by its slot.
+	spare atomic.Pointer[net.Conn]
+}
+
+// spared gives the connection that was dialled for the tunnel, once. nil: there
+// is none, or it is not as it should be.
+func (c *clientConn) spared() net.Conn {
+	up := c.spare.Swap(nil)
+	if up == nil {
+		return nil
+	}
+	if !quiet(*up) {
+		_ = (*up).Close()
+		return nil
+	}
+	return *up
+}
+
+// Close closes the connection, and the one that was left for its first request.
+func (c *clientConn) Close() error {
+	if up := c.spare.Swap(nil); up != nil {
+		_ = (*up).Close()
+	}
+	return c.slotConn.Close()
 }
 
 // Read gives what is net/http's.

@@ -59,7 +59,7 @@ func (x *exchange) do() (keep bool) {
 // one: the far side had closed it, and GET and HEAD may be repeated (RFC 9110,
 // 9.2.2).
 func (x *exchange) ask(to string) (*http.Response, error) {
-	if x.up = x.p.kept(to); x.up != nil {
+	if x.up = x.kept(to); x.up != nil {
 		res, err := x.head()
 		if err == nil || x.up.heard || x.gone() {
 			return res, err
@@ -69,6 +69,16 @@ func (x *exchange) ask(to string) (*http.Response, error) {
 		return nil, err
 	}
 	return x.head()
+}
+
+// kept gives a connection to the target that stands already, or nil.
+func (x *exchange) kept(to string) *upConn {
+	if c := x.c.spared(); c != nil {
+		if u, err := x.p.upstreams.add(c, to); err == nil {
+			return u
+		}
+	}
+	return x.p.upstreams.take(to)
 }
 
 // dial connects; a client that leaves calls it off.

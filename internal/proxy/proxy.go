@@ -65,9 +65,8 @@ type Proxy struct {
 	upstreams *upstreams // of plain requests; the transport has its own
 	careful   bool       // net/http serves plain requests as well: tests compare
 
-	mu     sync.Mutex
-	spares map[string]net.Conn // dialled for a tunnel that turned out to be HTTP
-	open   map[*slotConn]bool
+	mu   sync.Mutex
+	open map[*slotConn]bool
 }
 
 // New makes a proxy. Close ends it.
@@ -79,7 +78,7 @@ func New(cfg Config) *Proxy {
 	p := &Proxy{
 		cfg: cfg, slots: make(chan struct{}, cfg.MaxConnections), origin: newHandover(), ctx: ctx, stop: stop,
 		upstreams: &upstreams{open: map[*upConn]bool{}, idle: map[string][]*upConn{}},
-		spares:    map[string]net.Conn{}, open: map[*slotConn]bool{},
+		open:      map[*slotConn]bool{},
 	}
 	p.buffers.New = func() any { b := make([]byte, copyBuffer); return &b }
 	p.small.New = func() any { b := make([]byte, smallBuffer); return &b }
@@ -155,10 +154,6 @@ func (p *Proxy) Close() error {
 	p.mu.Lock()
 	for c := range p.open {
 		_ = c.stream.Close()
-	}
-	for k, c := range p.spares {
-		_ = c.Close()
-		delete(p.spares, k)
 	}
 	p.mu.Unlock()
 	p.upstreams.close()
@@ -274,39 +269,16 @@ func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 
 // dialUp is the transport's way out. addr is always a target's String.
 func (p *Proxy) dialUp(ctx context.Context, _, addr string) (net.Conn, error) {
-	if c := p.spare(addr); c != nil {
-		return c, nil
+	if c, ok := ctx.Value(connKey{}).(*clientConn); ok && c.tunnel != nil && c.tunnel.String() == addr {
+		if up := c.spared(); up != nil {
+			return up, nil
+		}
 	}
 	host, port, err := split(addr, "")
 	if err != nil {
 		return nil, err
 	}
 	return p.cfg.Dial(ctx, host, port)
-}
-
-// spare gives a connection that was left for addr, or nil.
-func (p *Proxy) spare(addr string) net.Conn {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := p.spares[addr]
-	delete(p.spares, addr)
-	return c
-}
-
-// kept gives a connection to a target that stands already, or nil.
-func (p *Proxy) kept(to string) *upConn {
-	if u := p.upstreams.take(to); u != nil {
-		return u
-	}
-	c := p.spare(to)
-	if c == nil {
-		return nil
-	}
-	u, err := p.upstreams.add(c, to)
-	if err != nil {
-		return nil
-	}
-	return u
 }
 
 func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {

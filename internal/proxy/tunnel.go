@@ -68,8 +68,9 @@ func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 		return
 	}
 	_ = up.SetReadDeadline(time.Time{})
-	p.keep(t.String(), up)
-	p.origin.put(&clientConn{slotConn: c, first: first, tunnel: &t})
+	next := &clientConn{slotConn: c, first: first, tunnel: &t}
+	next.spare.Store(&up)
+	p.origin.put(next)
 }
 
 // upstream sends what the client said and says, until it ends.
@@ -126,14 +127,4 @@ func rest(to, from net.Conn) (int64, error) {
 		return io.Copy(to, from)
 	}
 	return socket.Splice(t, f)
-}
-
-// keep leaves a connection for the transport's next dial of addr.
-func (p *Proxy) keep(addr string, up net.Conn) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if old := p.spares[addr]; old != nil {
-		_ = old.Close()
-	}
-	p.spares[addr] = up
 }

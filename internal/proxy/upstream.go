@@ -77,8 +77,8 @@ func (u *upConn) Read(b []byte) (int, error) {
 
 // quiet says whether an idle connection is as it should be: open, and nothing
 // has come that nobody asked for.
-func (u *upConn) quiet() bool {
-	s, ok := u.conn.(syscall.Conn)
+func quiet(c net.Conn) bool {
+	s, ok := c.(syscall.Conn)
 	if !ok {
 		return true
 	}
@@ -139,7 +139,7 @@ func (p *upstreams) take(to string) *upConn {
 		p.idle[to] = list[:len(list)-1]
 		p.n--
 		p.mu.Unlock()
-		if u.quiet() {
+		if quiet(u.conn) {
 			return u
 		}
 		u.close()
@@ -176,7 +176,7 @@ func (p *upstreams) sweep() {
 	for to, list := range p.idle {
 		var stay []*upConn
 		for _, u := range list {
-			if time.Since(u.since) < idleUp && u.quiet() {
+			if time.Since(u.since) < idleUp && quiet(u.conn) {
 				stay = append(stay, u)
 			} else {
 				gone = append(gone, u)
