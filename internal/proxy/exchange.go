@@ -113,7 +113,7 @@ func (x *exchange) head() (res *http.Response, err error) {
 	if err := compose(&u.composed, x.r, x.t); err != nil {
 		return nil, err
 	}
-	if _, err := u.conn.Write(u.composed.Bytes()); err != nil {
+	if err := u.send(); err != nil {
 		return nil, err
 	}
 	for {

@@ -44,9 +44,27 @@ var errHeadTooLarge = errors.New("the answer's header is too large")
 func (u *upConn) begin(x *exchange) error {
 	u.x, u.heard, u.head = x, false, maxAnswer
 	if x.watch != nil {
-		return u.conn.SetReadDeadline(time.Time{})
+		return u.conn.SetDeadline(time.Time{})
 	}
-	return u.conn.SetReadDeadline(time.Now().Add(patience))
+	return u.conn.SetDeadline(time.Now().Add(patience))
+}
+
+// patient goes on without a deadline, while the client is watched.
+func (u *upConn) patient() error {
+	u.x.watchClient(func() { _ = u.conn.Close() })
+	return u.conn.SetDeadline(time.Time{})
+}
+
+// send sends the request. A far side that answered the one before without
+// reading it may leave no room.
+func (u *upConn) send() error {
+	n, err := u.conn.Write(u.composed.Bytes())
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		if err = u.patient(); err == nil {
+			_, err = u.conn.Write(u.composed.Bytes()[n:])
+		}
+	}
+	return err
 }
 
 // Read reads what has come. What the client has not been sent yet goes out
@@ -63,8 +81,7 @@ func (u *upConn) Read(b []byte) (int, error) {
 	}
 	n, err := u.conn.Read(b)
 	if n == 0 && err != nil && errors.Is(err, os.ErrDeadlineExceeded) {
-		u.x.watchClient(func() { _ = u.conn.Close() })
-		if err = u.conn.SetReadDeadline(time.Time{}); err == nil {
+		if err = u.patient(); err == nil {
 			n, err = u.conn.Read(b)
 		}
 	}
