@@ -18,7 +18,8 @@ var hopByHop = []string{"Connection", "Proxy-Connection", "Keep-Alive", "Proxy-A
 // framing are the fields that are written anew.
 var framing = map[string]bool{"Content-Length": true, "Transfer-Encoding": true, "Trailer": true, "Connection": true}
 
-// removeHopByHop removes what ends here, and what the far side says does.
+// removeHopByHop removes what ends here, what the far side says does, and what
+// only the gateway says.
 func removeHopByHop(h http.Header) {
 	for _, v := range h["Connection"] {
 		for name := range strings.SplitSeq(v, ",") {
@@ -28,6 +29,7 @@ func removeHopByHop(h http.Header) {
 	for _, name := range hopByHop {
 		delete(h, name)
 	}
+	delete(h, DeniedHeader)
 }
 
 // start writes the head of an answer. length is its body's; -1 is unknown, and

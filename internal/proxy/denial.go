@@ -39,3 +39,23 @@ func badRequest(what, why string) *deny.Reason {
 		Layer: deny.LayerEgress, Code: deny.BadTarget, What: what, Why: why, Mend: "ask for http://host[:port]/… or CONNECT host:port, with a listed host and port",
 	}
 }
+
+// foreign takes what a far side says, which is not the gateway's word.
+type foreign struct{ http.ResponseWriter }
+
+// WriteHeader is an answer's head, an interim one's too.
+func (w foreign) WriteHeader(status int) {
+	delete(w.Header(), DeniedHeader)
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w foreign) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// undenied takes the gateway's word from an answer that switches protocols,
+// which is not written by foreign, and from what any announces as its trailer.
+func undenied(res *http.Response) error {
+	delete(res.Header, DeniedHeader)
+	delete(res.Trailer, DeniedHeader)
+	return nil
+}

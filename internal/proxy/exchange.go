@@ -163,6 +163,7 @@ func (x *exchange) refuse(err error) (keep bool) {
 // the client can tell where it ended.
 func (x *exchange) answer(res *http.Response) (whole, keep bool) {
 	removeHopByHop(res.Header)
+	removeHopByHop(res.Trailer) // as far as it is announced
 	length, bare := res.ContentLength, x.r.Method == http.MethodHead
 	if res.StatusCode == http.StatusNoContent || res.StatusCode == http.StatusNotModified {
 		length, bare = none, true

@@ -91,7 +91,7 @@ func New(cfg Config) *Proxy {
 	quiet := log.New(io.Discard, "", 0) // what a client sent wrong is its own business
 	p.reverse = &httputil.ReverseProxy{
 		Rewrite: p.rewrite, Transport: p.transport, FlushInterval: -1, BufferPool: pool{&p.buffers},
-		ErrorHandler: p.failed, ErrorLog: quiet,
+		ErrorHandler: p.failed, ErrorLog: quiet, ModifyResponse: undenied,
 	}
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
@@ -244,7 +244,9 @@ func (p *Proxy) inTunnel(w http.ResponseWriter, r *http.Request, t target) {
 
 func (p *Proxy) forward(w http.ResponseWriter, r *http.Request, t target) {
 	p.cfg.Record(t.String(), record.Allowed, nil)
-	p.reverse.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), targetKey{}, t)))
+	p.reverse.ServeHTTP(foreign{w}, r.WithContext(context.WithValue(r.Context(), targetKey{}, t)))
+	delete(w.Header(), DeniedHeader) // a trailer by now; what was written is
+	delete(w.Header(), http.TrailerPrefix+DeniedHeader)
 }
 
 type targetKey struct{}
@@ -286,7 +288,7 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 	if errors.Is(err, context.Canceled) {
 		return // the client went away
 	}
-	p.refuse(w, p.reasonFor(t, err))
+	p.refuse(w.(foreign).ResponseWriter, p.reasonFor(t, err))
 }
 
 func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
