@@ -80,3 +80,51 @@ func (r *recorder) SetDeadline(time.Time) error { return nil }
 
 // SetWriteDeadline leaves the caller's deadline.
 func (r *recorder) SetWriteDeadline(time.Time) error { return nil }
+
+var errOddHello = errors.New("it does not begin with a TLS handshake record")
+
+// oddHello says whether b begins like TLS that some servers take although no
+// ClientHello is its first record, and whether b is enough to tell. OpenSSL 3.0
+// skips an empty ChangeCipherSpec record of any minor version before a
+// ClientHello, older ones skip warnings (CVE-2016-8610), and all take a
+// ClientHello in SSLv2's form (RFC 5246, E.2), which has no place for a server
+// name.
+func oddHello(b []byte) (odd, enough bool) {
+	switch {
+	case b[0] >= 0x14 && b[0] <= 0x18: // the types of records (RFC 8446, 5.1; RFC 6520, 3)
+		return begins(b[1:], span{3, 3})
+	case b[0]&0x80 != 0:
+		// Length, type 1, and a version: 2.0, or 3.0 and later.
+		if odd, enough = begins(b[1:], span{0, 0xff}, span{1, 1}, span{3, 3}); !odd && enough {
+			odd, enough = begins(b[1:], span{0, 0xff}, span{1, 1}, span{0, 0}, span{2, 2})
+		}
+		if !odd {
+			return odd, enough
+		}
+		// The three parts that follow make up the length. Others, like Sun RPC's
+		// records, can begin the same way so far.
+		if len(b) < 11 {
+			return false, false
+		}
+		at := func(i int) int { return int(b[i])<<8 | int(b[i+1]) }
+		return at(0)&0x7fff == 9+at(5)+at(7)+at(9), true
+	}
+	return false, true
+}
+
+// span is what a byte may be.
+type span struct{ from, to byte }
+
+// begins says whether b begins with bytes within spans, and whether b is long
+// enough to tell.
+func begins(b []byte, spans ...span) (does, enough bool) {
+	for i, s := range spans {
+		if i == len(b) {
+			return false, false
+		}
+		if b[i] < s.from || b[i] > s.to {
+			return false, true
+		}
+	}
+	return true, true
+}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"time"
-	"unicode/utf8"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
@@ -52,11 +51,17 @@ func firstBytes(c net.Conn, early []byte, t target) ([]byte, kind, *deny.Reason)
 		return b, kindOther, notTLS(t)
 	}
 	for {
-		is, enough := requestLine(b)
+		odd, enough := oddHello(b)
+		if odd {
+			return b, kindTLS, judgeHello(hello{}, errOddHello, t)
+		}
 		if enough {
-			if is {
+			var is bool
+			if is, enough = requestLine(b); is {
 				return b, kindHTTP, nil // each request is judged by itself
 			}
+		}
+		if enough {
 			return b, kindOther, nil
 		}
 		if len(b) >= maxFirst {
@@ -103,8 +108,24 @@ func requestLine(b []byte) (is, enough bool) {
 	if !whole {
 		return false, false
 	}
-	parts := bytes.FieldsFunc(line, func(r rune) bool { return r < utf8.RuneSelf && white(byte(r)) }) // #nosec G115 -- below 128
+	parts := fields(line)
 	return len(parts) > 1 && (parts[1][0] == '/' || bytes.Contains(parts[1], []byte("://"))), true
+}
+
+// fields gives what is between white bytes; bytes.FieldsFunc would take a line
+// for UTF-8 and miss those above ASCII.
+func fields(line []byte) (parts [][]byte) {
+	for len(line) > 0 {
+		n := 0
+		for n < len(line) && !white(line[n]) {
+			n++
+		}
+		if n > 0 {
+			parts = append(parts, line[:n])
+		}
+		line = line[min(n+1, len(line)):]
+	}
+	return parts
 }
 
 // white says whether a lenient server may skip ch as white space.

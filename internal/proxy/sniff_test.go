@@ -56,6 +56,12 @@ func asked(name string, port uint16) target {
 	return target{host: h, port: port, dest: team.Destination{Host: h.Name, Address: h.Addr, Port: port, SNI: team.SNIExact}}
 }
 
+// sslv2 is a ClientHello in SSLv2's form: three bytes of ciphers, no session, a
+// challenge of 16.
+func sslv2(version string) string {
+	return "\x80\x1c\x01" + version + "\x00\x03\x00\x00\x00\x10\x00\x00\x2f" + strings.Repeat("c", 16)
+}
+
 func TestFirstBytesAreJudgedByWhatTheyAre(t *testing.T) {
 	hello := func(name string) string {
 		return string(clientHello(t, &tls.Config{ServerName: name, InsecureSkipVerify: true})) // #nosec G402 -- nothing is connected
@@ -79,6 +85,17 @@ func TestFirstBytesAreJudgedByWhatTheyAre(t *testing.T) {
 		"encrypted ClientHello":             {ech, 443, kindTLS, deny.NoServerName},
 		"half a ClientHello":                {hello("api.example.com")[:60], 443, kindTLS, deny.NoServerName},
 		"rubbish that begins like TLS":      {"\x16\x03\x01\xff\xff" + strings.Repeat("a", 70000), 443, kindTLS, deny.NoServerName},
+		"a warning before a ClientHello":    {"\x15\x03\x01\x00\x02\x01\x5a" + hello("evil.example"), 8443, kindTLS, deny.NoServerName},
+		"ChangeCipherSpec before it":        {"\x14\x03\x03\x00\x01\x01" + hello("api.example.com"), 8443, kindTLS, deny.NoServerName},
+		"an empty record before it":         {"\x14\x03\xff\x00\x00" + hello("evil.example"), 8443, kindTLS, deny.NoServerName},
+		"SSLv2's form, an odd version":      {sslv2("\x03\xff"), 8443, kindTLS, deny.NoServerName},
+		"SSLv2's form of TLS 1.2":           {sslv2("\x03\x03"), 8443, kindTLS, deny.NoServerName},
+		"SSLv2":                             {sslv2("\x00\x02"), 8443, kindTLS, deny.NoServerName},
+		"SSLv2's form on 443":               {sslv2("\x03\x03"), 443, kindOther, deny.NoServerName},
+		"what is almost SSLv2's form":       {sslv2("\x03\x03")[:10] + "\x11" + strings.Repeat("c", 16), 8443, kindOther, ""},
+		"Sun RPC":                           {"\x80\x00\x01\x28\x00\x00\x00\x00\x00\x00\x00\x02" + strings.Repeat("\x00", 284), 2049, kindOther, ""},
+		"half of what may be a record":      {"\x15", 8443, kindOther, ""},
+		"another binary protocol":           {"\x15\x04\x00\x01", 9000, kindOther, ""},
 		"HTTP on 443":                       {"GET / HTTP/1.1\r\n", 443, kindOther, deny.NoServerName},
 		"ssh on 443":                        {"SSH-2.0-x\r\n", 443, kindOther, deny.NoServerName},
 		"HTTP":                              {"GET / HTTP/1.1\r\nHost: evil\r\n\r\n", 80, kindHTTP, ""},
@@ -89,6 +106,7 @@ func TestFirstBytesAreJudgedByWhatTheyAre(t *testing.T) {
 		"HTTP with odd white space in it":   {"GET\x0b/\x1fHTTP/1.1\r\n", 80, kindHTTP, ""},
 		"HTTP/0.9":                          {"GET /\r\n", 80, kindHTTP, ""},
 		"HTTP/0.9 to another host":          {"GET http://evil/\r\n", 80, kindHTTP, ""},
+		"HTTP/0.9 with odd white space":     {"GET\x85http://evil/\r\n", 80, kindHTTP, ""},
 		"mail":                              {"EHLO me.example\r\n", 25, kindOther, ""},
 		"memcached":                         {"get key\r\n", 11211, kindOther, ""},
 		"amqp":                              {"AMQP\x00\x00\x09\x01", 5672, kindOther, ""},
