@@ -18,8 +18,15 @@
 //     A request that takes no deciding (plain.go) is served before net/http's
 //     server hears of it, by net/http's own parsers; each of them is checked
 //     and written anew all the same.
+//     What was dialled for such a tunnel ends with its client, used or not.
+//   - TLS that begins with anything but a handshake record is refused on other
+//     ports than 443 as well: some servers take it, without a name.
 //   - Anything else on other ports (ssh, SMTP, databases) passes as it is.
-//     What the server says first is passed on at once.
+//     What the server says first is passed on at once. A first line that began
+//     as no HTTP does and becomes a request all the same ends there.
+//
+// The header Bulkhead-Denied is the gateway's word: no answer of a destination
+// keeps it.
 //
 // A destination that the manifest marks "sni: any", and one named by address,
 // is bound to its addresses only.

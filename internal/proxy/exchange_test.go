@@ -33,7 +33,7 @@ type between struct {
 func put(t testing.TB, far net.Listener, careful bool) *between {
 	t.Helper()
 	b := &between{far: far}
-	policy := dial.NewPolicy(&team.Agent{Name: "writer", Egress: []team.Destination{{Host: "api.example.com", Port: 80}, {Host: "other.example.com", Port: 8080}}})
+	policy := dial.NewPolicy(&team.Agent{Name: "writer", Egress: []team.Destination{{Host: "api.example.com", Port: 80}, {Host: "other.example.com", Port: 8080}, {Host: "api.example.com", Port: 9418}}})
 	b.p = New(Config{
 		Policy: func() *dial.Policy { return policy },
 		Dial: func(ctx context.Context, _ string, _ uint16) (net.Conn, error) {

@@ -72,6 +72,9 @@ func firstBytes(c net.Conn, early []byte, t target) ([]byte, kind, *deny.Reason)
 		b = append(b, more[:n]...)
 		if err != nil && n == 0 {
 			if errors.Is(err, io.EOF) {
+				if is, _ := requestLine(append(b, '\n')); is {
+					return b, kindHTTP, nil // some take the end for a line's
+				}
 				return b, kindOther, nil // it cannot become a request any more
 			}
 			return b, kindOther, tooLong(t)
@@ -94,14 +97,19 @@ func requestLine(b []byte) (is, enough bool) {
 		return false, false
 	}
 	line, _, whole := bytes.Cut(b, []byte("\n"))
-	if bytes.Contains(bytes.ToUpper(line), []byte("HTTP/")) {
+	if bytes.Contains(bytes.ToUpper(line), version) {
 		return true, true
 	}
-	// A control character is in no request line: git's first packet ends with
-	// a NUL and no newline, for example. Nor is anything but a method before
-	// the first white space.
-	for i, ch := range line {
-		if ch < ' ' && !white(ch) || i == 0 && !token(ch) {
+	// Nothing but a method is before the first white space, and a control
+	// character after it is in no request of a client that means well: git's
+	// first packet has a NUL and no newline, for example. Such a line is not
+	// waited for, but becomes may follow it.
+	if !token(line[0]) {
+		return false, true
+	}
+	spaced := false
+	for _, ch := range line {
+		if spaced = spaced || white(ch); ch < ' ' && !white(ch) && (!spaced || !whole) {
 			return false, true
 		}
 	}

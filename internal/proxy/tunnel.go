@@ -44,7 +44,7 @@ func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 	first, kind, reason := firstBytes(c, early, t)
 	if reason == nil && kind != kindHTTP {
 		p.cfg.Record(t.String(), record.Allowed, nil)
-		p.upstream(c, up, first, &ended)
+		p.upstream(c, up, first, &ended, t)
 		<-down
 		_ = up.Close()
 		_ = c.Close()
@@ -74,10 +74,15 @@ func (p *Proxy) tunnel(c *slotConn, early []byte, up net.Conn, t target) {
 }
 
 // upstream sends what the client said and says, until it ends.
-func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte, ended *atomic.Bool) {
+func (p *Proxy) upstream(c *slotConn, up net.Conn, first []byte, ended *atomic.Bool, t target) {
 	if len(first) > 0 {
 		if _, err := up.Write(first); err != nil {
 			_ = up.Close()
+			return
+		}
+		if t.byName() && mayBecome(first) && !restOfLine(up, c.stream, first) {
+			_ = up.Close()
+			p.recordReason(t.String(), became(t))
 			return
 		}
 	}
