@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"bulkhead/internal/evidence"
+	"bulkhead/internal/prove"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
 )
@@ -90,6 +91,9 @@ func byPodman(t *testing.T, c stage.CLI) {
 		// One by the OCI profile, one by stage 2, one by the account cell.
 		if got := stage.Sh(t, fmt.Sprintf("awk '/^(Seccomp_filters|NoNewPrivs|CapBnd)/{print $2}' /proc/%d/status", pid)); got != "0000000000000000\n1\n3\n" {
 			t.Errorf("%s: capabilities, no_new_privs and seccomp filters are %q", name, got)
+		}
+		if label, err := prove.LabelOf(pid); err != nil || !prove.Enforced(label, "bulkhead.pair.writer."+name) {
+			t.Errorf("%s has the label %q of AppArmor, %v", name, label, err)
 		}
 		if dir := group(t, pid); dir != "/sys/fs/cgroup/bulkhead/pair/writer/"+name {
 			t.Errorf("%s is in %s", name, dir)

@@ -90,6 +90,11 @@ func TestSevenFromThePackage(t *testing.T) {
 			t.Errorf("%+v", row)
 		}
 	}
+	for _, row := range rep.Controls.Rows {
+		if !row.Bit && row.NotRun == "" {
+			t.Errorf("a control that did not bite: %+v", row)
+		}
+	}
 	began = time.Now()
 	if r := c.Try(t, "prove"); r.Exit != wire.ExitOK {
 		t.Errorf("prove: %s", r)
