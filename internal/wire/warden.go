@@ -180,6 +180,21 @@ type StatusResult struct {
 type TeamStatus struct {
 	Team   string        `json:"team"`
 	Agents []AgentStatus `json:"agents"`
+	// Guests are those that were made through front; nil: there are none.
+	Guests *GuestStatus `json:"guests,omitempty"`
+}
+
+// GuestStatus is a team's agents without a runtime, counted: there may be
+// thousands. Awake and Asleep name the first twenty of each.
+type GuestStatus struct {
+	Made        int      `json:"made"`
+	Max         int64    `json:"max"`
+	Running     int      `json:"running"`
+	MaxAwake    int64    `json:"maxAwake"`
+	MemoryBytes int64    `json:"memoryBytes"` // of those that run
+	Awake       []string `json:"awake"`
+	Asleep      []string `json:"asleep,omitempty"`
+	Fence       *Fence   `json:"fence,omitempty"`
 }
 
 // AgentStatus is one agent. State is "running" only when every container runs

@@ -78,6 +78,11 @@ func (w *Warden) fenceAgents(ctx context.Context, req wire.FenceRequest, by stri
 		a.fence.Store(&f.Fence) // whatever the disk said
 	}
 	errs = append(errs, w.applyTable(ctx))
+	if len(req.Agents) == 0 {
+		for _, name := range w.guestTeamsOf(req.Team) {
+			errs = append(errs, w.fenceGuests(ctx, name, f))
+		}
+	}
 	res := &wire.FenceResult{SchemaVersion: 1, Agents: make([]wire.FencedAgent, len(agents))}
 	var all sync.WaitGroup
 	for i, a := range agents {
@@ -207,8 +212,14 @@ func (w *Warden) unfence(ctx context.Context, req wire.AgentRequest) (*wire.Stat
 	if err != nil {
 		return nil, err
 	}
+	freed := false
+	if len(req.Agents) == 0 {
+		if freed, err = w.releaseGuests(t.name); err != nil {
+			return nil, err
+		}
+	}
 	agents = slices.DeleteFunc(agents, func(a *agentRun) bool { return a.fence.Load() == nil })
-	if len(agents) == 0 {
+	if len(agents) == 0 && !freed {
 		return nil, badInput("none of these agents is fenced", "`bulkhead status` shows which are")
 	}
 	for _, a := range agents {

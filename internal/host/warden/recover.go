@@ -59,6 +59,7 @@ func (w *Warden) recover(ctx context.Context) {
 			}
 			a.start() // its owner goes on by itself and reports in status
 		}
+		w.adoptGuests(t.name)
 	}
 	for _, t := range teams {
 		if !t.state.Removing {
@@ -95,6 +96,9 @@ func (w *Warden) recoverTeam(ctx context.Context, name string) error {
 	}
 	t := &teamRun{name: name, manifest: m, raw: raw, state: st, agents: map[string]*agentRun{}}
 	w.setTeam(t)
+	if err := w.foundGuests(ctx, t); err != nil {
+		w.log.Error("guests not recovered", "team", name, "error", err)
+	}
 	if !st.Removing {
 		if err := w.admitAdapter(ctx, t); err != nil {
 			w.log.Error("adapter not recovered", "team", name, "error", err)
@@ -123,6 +127,9 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 	claimed := map[string]bool{}
 	for _, t := range w.teams {
 		for n := range t.agents {
+			claimed[t.name+"/"+n] = true
+		}
+		for n := range w.guestsOfLocked(t.name) {
 			claimed[t.name+"/"+n] = true
 		}
 		if t.adapter != nil {
@@ -159,7 +166,7 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 }
 
 func (w *Warden) sharedLeft() bool {
-	return w.ledger.Has(ledger.Account, layout.SystemAccount) || w.ledger.Has(ledger.Account, layout.ResolverAccount) || w.servicesLeft() ||
+	return w.ledger.Has(ledger.Account, layout.SystemAccount) || w.ledger.Has(ledger.Account, layout.ResolverAccount) || w.ledger.Has(ledger.Account, layout.GuestsAccount) || w.servicesLeft() ||
 		w.ledger.Has(ledger.Table, nft.Name)
 }
 

@@ -1,0 +1,424 @@
+package warden
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	control "bulkhead/internal/control/protocol"
+	"bulkhead/internal/deny"
+	front "bulkhead/internal/front/protocol"
+	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/record"
+	"bulkhead/internal/wire"
+)
+
+// Bounds of work for front.
+const (
+	frontWait = 20 * time.Second // one question to front for work
+	madeSlots = 4                // guests that are made at a time: most of it waits for the disk
+)
+
+// watchFront asks front again and again what there is to do, and does it.
+func (w *Warden) watchFront(ctx context.Context) {
+	slots := make(chan struct{}, madeSlots)
+	for ctx.Err() == nil {
+		f := w.service(layout.FrontName)
+		if f == nil || len(w.guestTeams()) == 0 {
+			pause(ctx, time.Second)
+			continue
+		}
+		var work front.Work
+		actx, cancel := context.WithTimeout(ctx, frontWait+serviceAsk)
+		err := f.ask(actx, front.VerbWork, front.WorkRequest{Wait: frontWait}, &work)
+		cancel()
+		if err != nil {
+			pause(ctx, 200*time.Millisecond) // it is being started
+			continue
+		}
+		for _, a := range work.Wake {
+			w.owners.Go(func() { w.wake(ctx, a.Team, a.Name) })
+		}
+		for _, q := range work.Admin {
+			w.owners.Go(func() {
+				slots <- struct{}{}
+				defer func() { <-slots }()
+				w.answerAdmin(ctx, f, q)
+			})
+		}
+	}
+}
+
+// answerAdmin has control decide a request to /admin/agents, does what it
+// orders, and tells front what to answer.
+func (w *Warden) answerAdmin(ctx context.Context, f *service, q front.AdminRequest) {
+	out := front.AdminAnswer{ID: q.ID}
+	status, body, reason, err := w.doAdmin(ctx, f, q)
+	if err == nil && reason == nil {
+		out.Status = status
+		out.Body, err = json.Marshal(body)
+	}
+	if err != nil {
+		w.log.Error("a request to /admin/agents failed", "method", q.Method, "agent", q.Name, "error", err)
+		reason = &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolFailed, Why: "it failed; the warden's log says why", Mend: "ask again: what was done already is not done twice"}
+	}
+	out.Reason = reason
+	ctx, cancel := context.WithTimeout(ctx, serviceAsk)
+	defer cancel()
+	if err := f.ask(ctx, front.VerbAnswer, out, nil); err != nil && ctx.Err() == nil {
+		w.log.Warn("front was not told the answer to a request", "error", err)
+	}
+}
+
+func (w *Warden) doAdmin(ctx context.Context, f *service, q front.AdminRequest) (status int, body any, reason *deny.Reason, err error) {
+	s := w.service(layout.ControlName)
+	if s == nil {
+		return 0, nil, nil, errors.New("control is not there")
+	}
+	actx, cancel := context.WithTimeout(ctx, serviceAsk)
+	defer cancel()
+	var o control.AdminOrder
+	if err := s.ask(actx, control.VerbAdmin, control.AdminAsk{Teams: q.Teams, Token: q.Token, Method: q.Method, Name: q.Name, Body: q.Body}, &o); err != nil {
+		return 0, nil, nil, err
+	}
+	if o.Reason != nil {
+		return 0, nil, o.Reason, nil
+	}
+	b, done, err := w.guestBook(o.Team)
+	if err != nil {
+		return 0, nil, nil, err
+	}
+	defer done()
+	switch o.Do {
+	case control.DoMake:
+		return w.makeGuest(ctx, b, s, f, o, q.Key)
+	case control.DoDelete:
+		reason, err := w.deleteGuest(ctx, b, s, o)
+		return http.StatusOK, guestDeleted{1, o.Team, o.Name, true}, reason, err
+	case control.DoList:
+		list := w.listGuests(b, o)
+		if o.Name != "" && len(list.Agents) == 0 {
+			return 0, nil, noGuest(o.Name), nil
+		}
+		return http.StatusOK, list, nil, nil
+	}
+	return 0, nil, nil, fmt.Errorf("control orders %.40q", o.Do)
+}
+
+// guestMade is the answer to POST.
+type guestMade struct {
+	SchemaVersion int    `json:"schemaVersion"`
+	Team          string `json:"team"`
+	Name          string `json:"name"`
+	Created       bool   `json:"created"`
+	// Token is given once. Without one there is a token already, and Mend says how
+	// to get another.
+	Token     string     `json:"token,omitempty"`
+	TokenID   string     `json:"tokenId,omitempty"`
+	ExpiresIn int64      `json:"expiresIn,omitempty"` // seconds
+	Expires   *time.Time `json:"expires,omitempty"`
+	Mend      string     `json:"mend,omitempty"`
+}
+
+type guestDeleted struct {
+	SchemaVersion int    `json:"schemaVersion"`
+	Team          string `json:"team"`
+	Name          string `json:"name"`
+	Deleted       bool   `json:"deleted"`
+}
+
+func noGuest(name string) *deny.Reason {
+	return &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolMissing, Why: fmt.Sprintf("there is no guest %.40q", name), Mend: "GET /admin/agents lists those that there are"}
+}
+
+func conflict(why, mend string) *deny.Reason {
+	return &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolConflict, Why: why, Mend: mend}
+}
+
+// makeGuest makes a guest, or finds the one that an earlier request made, and
+// gives it a token when it has none.
+func (w *Warden) makeGuest(ctx context.Context, b *guests, s, f *service, o control.AdminOrder, key string) (int, any, *deny.Reason, error) {
+	name := o.Guest.Agent.Name
+	g, made, reason, err := w.claimGuest(b, o, key)
+	if reason != nil || err != nil {
+		return 0, nil, reason, err
+	}
+	g.turn.Lock()
+	defer g.turn.Unlock()
+	if made {
+		if err := w.buildGuest(ctx, g); err != nil {
+			derr := w.razeGuest(ctx, b, g)
+			if full(err) {
+				return 0, nil, &deny.Reason{Layer: deny.LayerQuota, Code: deny.ToolQuota, Why: "the host's disk has no room for it", Mend: "ask for less tools.storage and tools.memory; or the operator frees some space"}, derr
+			}
+			return 0, nil, nil, errors.Join(err, derr)
+		}
+	} else if w.guest(b, name) != g {
+		return 0, nil, conflict("it was removed, or could not be made, at this moment", "ask again"), nil
+	}
+	out := guestMade{SchemaVersion: 1, Team: o.Team, Name: name, Created: made}
+	ctx, cancel := context.WithTimeout(ctx, serviceAsk)
+	defer cancel()
+	if !made {
+		var have control.Tokens
+		if err := s.ask(ctx, control.VerbList, control.List{Team: o.Team, Agent: name}, &have); err != nil {
+			return 0, nil, nil, err
+		}
+		switch {
+		case len(have.Tokens) > 0 && !o.Guest.NewToken:
+			out.Mend = `it has a token, which was given once; "newToken": true ends it and gives another`
+			return http.StatusOK, out, nil, nil
+		case len(have.Tokens) > 0:
+			if err := w.revokeGuest(ctx, s, o.Team, name); err != nil {
+				return 0, nil, nil, err
+			}
+		}
+	}
+	var t control.Issued
+	if err := s.ask(ctx, control.VerbIssue, control.Issue{Team: o.Team, Agent: name, For: o.Guest.For, By: f.uid}, &t); err != nil {
+		return 0, nil, nil, err
+	}
+	out.Token, out.TokenID, out.Expires, out.ExpiresIn = t.Token, t.ID, &t.Expires, int64(time.Until(t.Expires).Round(time.Second)/time.Second)
+	if made {
+		g.event(record.Life, record.Allowed, "", "made through front", nil)
+		w.log.Info("a guest was made", "team", o.Team, "agent", name, "ids", g.IDs.String())
+		return http.StatusCreated, out, nil, nil
+	}
+	return http.StatusOK, out, nil, nil
+}
+
+// revokeGuest ends all tokens of a guest, as of now wherever they are looked at.
+func (w *Warden) revokeGuest(ctx context.Context, s *service, team, name string) error {
+	var r control.Revoked
+	if err := s.ask(ctx, control.VerbRevoke, control.Revoke{Team: team, Agent: name}, &r); err != nil {
+		return err
+	}
+	if waiting := w.spreadTrust(ctx); len(waiting) > 0 {
+		w.log.Warn("tokens of a guest were revoked, and some were not told; they refuse every token before long", "team", team, "agent", name, "waiting", waiting)
+	}
+	return nil
+}
+
+// claimGuest finds the guest of a request, or takes name, key and a place for a
+// new one. What control said is held against the manifest once more: control
+// may narrow it, never widen.
+func (w *Warden) claimGuest(b *guests, o control.AdminOrder, key string) (g *guest, made bool, reason *deny.Reason, err error) {
+	if o.Guest == nil || o.Guest.Agent == nil || o.Guest.Agent.Tools == nil {
+		return nil, false, nil, errors.New("control ordered a guest that is none")
+	}
+	want := o.Guest.Agent
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := w.teams[o.Team]
+	if t == nil || t.manifest.Guests() == nil {
+		return nil, false, nil, fmt.Errorf("control ordered a guest for team %q, whose manifest has none", o.Team)
+	}
+	ceiling := t.manifest.Guests()
+	// As its code reads it, and no field more.
+	if more := ceiling.Exceeded(want); len(more) > 0 || !want.PlainGuest() {
+		return nil, false, nil, fmt.Errorf("control ordered more than the manifest gives guests: %v", more)
+	}
+	want.Upstream, want.CAFiles = ceiling.Upstream, ceiling.CAFiles
+	if b.fence.Load() != nil {
+		return nil, false, &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolUnavailable, Why: "the guests of this team are fenced", Mend: "the operator: bulkhead release"}, nil
+	}
+	if t.manifest.Agent(want.Name) != nil {
+		return nil, false, conflict(want.Name+" is an agent of the manifest", "choose another name"), nil
+	}
+	if old := b.all[want.Name]; old != nil {
+		if !old.file.same(want) {
+			return nil, false, conflict("a guest "+want.Name+" was made from another request", "remove it first: DELETE /admin/agents/"+want.Name), nil
+		}
+		return old, false, nil, nil
+	}
+	if int64(len(b.all)) >= ceiling.Max {
+		return nil, false, &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolQuota, Why: fmt.Sprintf("there are %d guests already", ceiling.Max), Mend: "remove some; or raise front.guests.max in bulkhead.yaml"}, nil
+	}
+	for _, x := range b.all {
+		if key != "" && x.file.Key == key {
+			return nil, false, conflict("the Idempotency-Key was used for the guest "+x.Place.Name, "use a new key for another guest"), nil
+		}
+	}
+	at, err := w.guestPlaceLocked(-1)
+	if err != nil {
+		return nil, false, nil, err
+	}
+	g = w.newGuest(t, guestFile{Version: stateVersion, Place: at, Made: time.Now().UTC().Truncate(time.Second), Key: key, Agent: want})
+	b.all[want.Name] = g
+	return g, true, nil, nil
+}
+
+// buildGuest makes what a guest has while it sleeps: its ids in the ledger, its
+// disk, and the file that says it is there, last. The caller holds its turn.
+func (w *Warden) buildGuest(ctx context.Context, g *guest) error {
+	var need int64
+	for _, d := range w.wantedDisks(g.Place, g.Want) {
+		need += d.size.Bytes
+	}
+	free, err := freeOn(w.host.State)
+	if err != nil {
+		return err
+	}
+	if need > free-minRoom {
+		return fmt.Errorf("its disk takes %d MiB of the %d that are free: %w", need>>20, free>>20, errFull)
+	}
+	if err := w.ledger.Announce(g.idRange()); err != nil {
+		return err
+	}
+	if err := g.stateFolder(); err != nil {
+		return err
+	}
+	if err := g.ensureDisks(ctx); err != nil {
+		return err
+	}
+	if err := errors.Join(g.guestData(), g.unmountGuest()); err != nil {
+		return err
+	}
+	return writeJSON(g.Place.GuestFile(), g.file)
+}
+
+// deleteGuest removes a guest with its data. Its tokens end first.
+func (w *Warden) deleteGuest(ctx context.Context, b *guests, s *service, o control.AdminOrder) (*deny.Reason, error) {
+	g := w.guest(b, o.Name)
+	if g == nil {
+		return noGuest(o.Name), nil
+	}
+	g.turn.Lock()
+	defer g.turn.Unlock()
+	if w.guest(b, o.Name) != g {
+		return noGuest(o.Name), nil
+	}
+	actx, cancel := context.WithTimeout(ctx, serviceAsk)
+	defer cancel()
+	if err := w.revokeGuest(actx, s, o.Team, o.Name); err != nil {
+		return nil, err
+	}
+	// From here on it goes on to the end.
+	if err := w.razeGuest(context.WithoutCancel(ctx), b, g); err != nil {
+		return nil, err
+	}
+	w.log.Info("a guest was removed", "team", o.Team, "agent", o.Name)
+	return nil, nil
+}
+
+// razeGuest removes everything of a guest. The file that says it is there goes
+// first: after a crash the ledger has the rest removed. The caller holds its
+// turn.
+func (w *Warden) razeGuest(ctx context.Context, b *guests, g *guest) error {
+	w.mu.Lock()
+	asleep := g.state == guestAsleep
+	w.mu.Unlock()
+	if !asleep {
+		if err := w.stopGuest(ctx, g); err != nil {
+			return err
+		}
+	}
+	if err := tree.Remove(g.Place.GuestFile()); err != nil {
+		return err
+	}
+	if _, _, err := w.dismiss(ctx, g.Place, true); err != nil {
+		return err
+	}
+	if err := w.forgetIDs(g.Place.Team, g.Place.Name); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	delete(b.all, g.Place.Name)
+	w.mu.Unlock()
+	return nil
+}
+
+// guestList is the answer to GET.
+type guestList struct {
+	SchemaVersion int        `json:"schemaVersion"`
+	Team          string     `json:"team"`
+	Max           int64      `json:"max"`
+	Agents        []oneGuest `json:"agents"`
+}
+
+type oneGuest struct {
+	Name          string    `json:"name"`
+	Made          time.Time `json:"made"`
+	State         string    `json:"state"` // asleep, awake
+	Egress        []string  `json:"egress"`
+	Allow         []string  `json:"allow"`
+	RatePerMinute int64     `json:"ratePerMinute"`
+	MemoryBytes   int64     `json:"memoryBytes"`
+	StorageBytes  int64     `json:"storageBytes"`
+}
+
+func (w *Warden) listGuests(b *guests, o control.AdminOrder) guestList {
+	out := guestList{SchemaVersion: 1, Team: o.Team, Agents: []oneGuest{}}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if t := w.teams[o.Team]; t != nil && t.manifest.Guests() != nil {
+		out.Max = t.manifest.Guests().Max
+	}
+	for _, g := range b.sortedLocked() {
+		if o.Name != "" && g.Place.Name != o.Name {
+			continue
+		}
+		t := g.Want.Tools
+		one := oneGuest{
+			Name: g.Place.Name, Made: g.file.Made, State: "asleep", Egress: []string{}, Allow: t.Allowed(),
+			RatePerMinute: t.RatePerMinute, MemoryBytes: t.MemoryBytes, StorageBytes: t.StorageBytes,
+		}
+		if g.state != guestAsleep {
+			one.State = "awake"
+		}
+		for _, d := range g.Want.Egress {
+			one.Egress = append(one.Egress, d.Target())
+		}
+		out.Agents = append(out.Agents, one)
+	}
+	return out
+}
+
+// sortedLocked are a team's guests by name. The caller holds Warden.mu.
+func (b *guests) sortedLocked() []*guest {
+	out := make([]*guest, 0, len(b.all))
+	for _, g := range b.all {
+		out = append(out, g)
+	}
+	slices.SortFunc(out, func(x, y *guest) int {
+		if x.Place.Name < y.Place.Name {
+			return -1
+		}
+		return 1
+	})
+	return out
+}
+
+// shownGuests is how many names a status gives: with more they are counted.
+const shownGuests = 20
+
+// guestStatus is what status says of a team's guests; nil: it has none.
+func (w *Warden) guestStatus(team string) *wire.GuestStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	b := w.guests[team]
+	if b == nil {
+		return nil
+	}
+	out := &wire.GuestStatus{Made: len(b.all), Awake: []string{}, Fence: b.fence.Load()}
+	if t := w.teams[team]; t != nil && t.manifest.Guests() != nil {
+		out.Max, out.MaxAwake = t.manifest.Guests().Max, t.manifest.Guests().Awake
+	}
+	for _, g := range b.sortedLocked() {
+		if g.state != guestAsleep {
+			out.Running++
+			out.MemoryBytes += w.memoryOf(g.Place.Team + "/" + g.Place.Name)
+			if len(out.Awake) < shownGuests {
+				out.Awake = append(out.Awake, g.Place.Name)
+			}
+		} else if len(out.Asleep) < shownGuests {
+			out.Asleep = append(out.Asleep, g.Place.Name)
+		}
+	}
+	return out
+}
