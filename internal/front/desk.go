@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,22 +26,31 @@ const (
 type desk struct {
 	mu      sync.Mutex // guards what follows
 	fresh   chan struct{}
+	session string        // of the warden that asked last
+	over    chan struct{} // closed when another one asks
 	todo    protocol.Work
 	nextID  uint64
-	answers map[uint64]chan protocol.AdminAnswer
+	answers map[uint64]*asked
 	wakers  int
 	waking  map[string]*waking
+}
+
+// asked is an admin request that is not answered yet.
+type asked struct {
+	protocol.AdminRequest
+	answer chan protocol.AdminAnswer
 }
 
 // waking is one agent that is to wake, and how many wait for it.
 type waking struct {
 	n      int // guarded by desk.mu
+	agent  protocol.Agent
 	done   chan struct{}
 	reason *deny.Reason // why it does not; set before done is closed
 }
 
 func newDesk() *desk {
-	return &desk{fresh: make(chan struct{}, 1), answers: map[uint64]chan protocol.AdminAnswer{}, waking: map[string]*waking{}}
+	return &desk{fresh: make(chan struct{}, 1), over: make(chan struct{}), answers: map[uint64]*asked{}, waking: map[string]*waking{}}
 }
 
 func (d *desk) ring() {
@@ -49,16 +60,42 @@ func (d *desk) ring() {
 	}
 }
 
+// begin takes a session of a warden. Another one than before is given anew what
+// the former may have taken along to its end. Who still answers for that has
+// nothing to give any more.
+func (d *desk) begin(session string) (over <-chan struct{}) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if session != d.session {
+		d.session = session
+		close(d.over)
+		d.over = make(chan struct{})
+		d.todo = protocol.Work{}
+		for _, key := range slices.Sorted(maps.Keys(d.waking)) {
+			d.todo.Wake = append(d.todo.Wake, d.waking[key].agent)
+		}
+		for _, id := range slices.Sorted(maps.Keys(d.answers)) {
+			d.todo.Admin = append(d.todo.Admin, d.answers[id].AdminRequest)
+		}
+	}
+	return d.over
+}
+
 // work gives what there is to do, once there is something.
 func (d *desk) work(ctx context.Context, body json.RawMessage) (any, error) {
 	var q protocol.WorkRequest
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, fmt.Errorf("front: %w", err)
 	}
-	over := time.NewTimer(min(max(q.Wait, 0), maxWork))
-	defer over.Stop()
+	over := d.begin(q.Session)
+	enough := time.NewTimer(min(max(q.Wait, 0), maxWork))
+	defer enough.Stop()
 	for last := false; ; {
 		d.mu.Lock()
+		if d.over != over {
+			d.mu.Unlock()
+			return protocol.Work{}, nil
+		}
 		out := d.todo
 		d.todo = protocol.Work{}
 		d.mu.Unlock()
@@ -67,7 +104,9 @@ func (d *desk) work(ctx context.Context, body json.RawMessage) (any, error) {
 		}
 		select {
 		case <-d.fresh:
-		case <-over.C:
+		case <-over:
+			last = true
+		case <-enough.C:
 			last = true
 		case <-ctx.Done():
 			return nil, ctx.Err()
@@ -77,7 +116,6 @@ func (d *desk) work(ctx context.Context, body json.RawMessage) (any, error) {
 
 // ask lays an admin request down and waits for its answer.
 func (d *desk) ask(ctx context.Context, q protocol.AdminRequest) (protocol.AdminAnswer, error) {
-	c := make(chan protocol.AdminAnswer, 1)
 	d.mu.Lock()
 	if len(d.answers) >= maxAdmin {
 		d.mu.Unlock()
@@ -85,7 +123,8 @@ func (d *desk) ask(ctx context.Context, q protocol.AdminRequest) (protocol.Admin
 	}
 	d.nextID++
 	q.ID = d.nextID
-	d.answers[q.ID] = c
+	one := &asked{q, make(chan protocol.AdminAnswer, 1)}
+	d.answers[q.ID] = one
 	d.todo.Admin = append(d.todo.Admin, q)
 	d.mu.Unlock()
 	d.ring()
@@ -95,7 +134,7 @@ func (d *desk) ask(ctx context.Context, q protocol.AdminRequest) (protocol.Admin
 		d.mu.Unlock()
 	}()
 	select {
-	case a := <-c:
+	case a := <-one.answer:
 		return a, nil
 	case <-ctx.Done():
 		return protocol.AdminAnswer{}, ctx.Err()
@@ -112,9 +151,9 @@ func (d *desk) answer(_ context.Context, body json.RawMessage) (any, error) {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c := d.answers[a.ID]; c != nil {
+	if one := d.answers[a.ID]; one != nil {
 		delete(d.answers, a.ID)
-		c <- a
+		one.answer <- a
 	}
 	return struct{}{}, nil
 }
@@ -129,7 +168,7 @@ func (d *desk) wake(key string, a protocol.Agent) (*waking, error) {
 	d.wakers++
 	w := d.waking[key]
 	if w == nil {
-		w = &waking{done: make(chan struct{})}
+		w = &waking{agent: a, done: make(chan struct{})}
 		d.waking[key] = w
 		d.todo.Wake = append(d.todo.Wake, a)
 		d.ring()

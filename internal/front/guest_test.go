@@ -79,6 +79,49 @@ func TestASleepingGuestIsWokenOnceForAllWhoWait(t *testing.T) {
 	}
 }
 
+// A warden that ends may have taken work along: the next one is given it again,
+// and the former's question has no part in it any more.
+func TestAnotherWardenIsGivenWhatTheFormerTook(t *testing.T) {
+	s := New(protocol.Config{}, io.Discard)
+	var all sync.WaitGroup
+	all.Go(func() {
+		if _, reason := s.take(t.Context(), claims("app"), hosting); reason != nil {
+			t.Error(reason)
+		}
+	})
+	all.Go(func() {
+		if a, err := s.desk.ask(t.Context(), protocol.AdminRequest{Name: "x"}); err != nil || a.Status != 200 {
+			t.Errorf("%+v, %v", a, err)
+		}
+	})
+	ask := func(session string, wait time.Duration) protocol.Work {
+		out, err := s.desk.work(t.Context(), raw(t, protocol.WorkRequest{Session: session, Wait: wait}))
+		if err != nil {
+			t.Error(err)
+		}
+		return out.(protocol.Work)
+	}
+	for wakes, admins := 0, 0; wakes == 0 || admins == 0; {
+		w := ask("a", time.Minute)
+		wakes, admins = wakes+len(w.Wake), admins+len(w.Admin)
+	}
+	over := s.desk.begin("a") // as a question of the former that waits
+	w := ask("b", time.Minute)
+	if len(w.Wake) != 1 || len(w.Admin) != 1 {
+		t.Fatalf("%+v", w)
+	}
+	select {
+	case <-over:
+	default:
+		t.Error("the former's question goes on")
+	}
+	arrive(s, "pair/app")
+	if _, err := s.desk.answer(t.Context(), raw(t, protocol.AdminAnswer{ID: w.Admin[0].ID, Status: 200})); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+}
+
 func TestWhoCannotWakeIsToldWhy(t *testing.T) {
 	s := New(protocol.Config{}, io.Discard)
 	done := make(chan *deny.Reason)

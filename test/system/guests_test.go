@@ -264,7 +264,7 @@ func TestGuestsAreMadeThroughFront(t *testing.T) {
 		}
 
 		// Fenced, none wakes.
-		c.Run(t, "panic", "--yes")
+		c.Run(t, "panic")
 		if status, body := wakes(t, "mem_get", `{"key":"mine"}`, apps[3].Token); status != 503 || !strings.Contains(body, "fenced") {
 			t.Errorf("fenced: %d %s", status, body)
 		}

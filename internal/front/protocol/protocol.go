@@ -60,12 +60,14 @@ const (
 	VerbRest   = "rest"   // [Rest] -> [Rested]
 )
 
-// WorkRequest asks for work.
+// WorkRequest asks for work. Each warden that runs has a session of its own:
+// what a former one took along to its end is given again.
 type WorkRequest struct {
-	Wait time.Duration `json:"wait"`
+	Session string        `json:"session"`
+	Wait    time.Duration `json:"wait"`
 }
 
-// Work is what the warden should do. Each piece is given once.
+// Work is what the warden should do. Each piece is given once in a session.
 type Work struct {
 	Wake  []Agent        `json:"wake,omitempty"` // somebody with a good token for it waits
 	Admin []AdminRequest `json:"admin,omitempty"`

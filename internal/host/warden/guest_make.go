@@ -2,6 +2,7 @@ package warden
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,7 +27,7 @@ const (
 
 // watchFront asks front again and again what there is to do, and does it.
 func (w *Warden) watchFront(ctx context.Context) {
-	slots := make(chan struct{}, madeSlots)
+	slots, session := make(chan struct{}, madeSlots), rand.Text()
 	for ctx.Err() == nil {
 		f := w.service(layout.FrontName)
 		if f == nil || len(w.guestTeams()) == 0 {
@@ -35,7 +36,7 @@ func (w *Warden) watchFront(ctx context.Context) {
 		}
 		var work front.Work
 		actx, cancel := context.WithTimeout(ctx, frontWait+serviceAsk)
-		err := f.ask(actx, front.VerbWork, front.WorkRequest{Wait: frontWait}, &work)
+		err := f.ask(actx, front.VerbWork, front.WorkRequest{Session: session, Wait: frontWait}, &work)
 		cancel()
 		if err != nil {
 			pause(ctx, 200*time.Millisecond) // it is being started
