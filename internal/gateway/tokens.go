@@ -57,7 +57,10 @@ func (t *tokens) caller(r *http.Request) (*tool.Caller, *deny.Reason) {
 	if reason != nil {
 		return nil, reason
 	}
-	return &tool.Caller{Team: c.Team, Agent: c.Agent, Token: c.ID, Domains: c.Allowed(), Rate: c.Quotas.RatePerMinute}, nil
+	return &tool.Caller{
+		Team: c.Team, Agent: c.Agent, Token: c.ID, Domains: c.Allowed(), Rate: c.Quotas.RatePerMinute,
+		Quota: tool.Quota{Memory: c.Quotas.MemoryBytes, Storage: c.Quotas.StorageBytes},
+	}, nil
 }
 
 type frontKey struct{}

@@ -11,6 +11,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/identity/token"
+	"bulkhead/internal/tool"
 	"bulkhead/internal/wire"
 )
 
@@ -29,7 +30,7 @@ func told(t testing.TB) (*tokens, map[string]string) {
 		}
 		trust.Keys = append(trust.Keys, s.Key)
 		for name, c := range map[string]token.Claims{
-			"good": {Agent: "writer", Domains: &domains, Quotas: token.Quotas{RatePerMinute: 7}}, "gone": {Agent: "writer"}, "other": {Agent: "reviewer"},
+			"good": {Agent: "writer", Domains: &domains, Quotas: token.Quotas{RatePerMinute: 7, MemoryBytes: 8, StorageBytes: 9}}, "gone": {Agent: "writer"}, "other": {Agent: "reviewer"},
 		} {
 			c.Team, c.ID, c.IssuedAt, c.NotBefore, c.Expires = "t", name, now-1, now-1, now+600
 			text, err := s.Issue(c)
@@ -82,7 +83,7 @@ func TestAControlTokenSaysWhoCallsAndByHowMuchItIsNarrowed(t *testing.T) {
 	} {
 		who, reason := tk.caller(request(tokens[c.name], c.front))
 		switch {
-		case c.good && (who == nil || who.Agent != "writer" || who.Token != "good" || who.Rate != 7 || len(who.Domains) != 1):
+		case c.good && (who == nil || who.Agent != "writer" || who.Token != "good" || who.Rate != 7 || who.Quota != (tool.Quota{Memory: 8, Storage: 9}) || len(who.Domains) != 1):
 			t.Errorf("%s, through front %t: %+v, %v", c.name, c.front, who, reason)
 		case !c.good && (who != nil || reason == nil || reason.Code != deny.BadToken):
 			t.Errorf("%s, through front %t: %+v, %v", c.name, c.front, who, reason)

@@ -62,6 +62,8 @@ type Caller struct {
 	// Rate is the calls per minute that the token allows, when it is fewer than
 	// the table's; 0: the table's.
 	Rate int
+	// Quota is what the token allows of the agent's quotas.
+	Quota Quota
 }
 
 // Table is the tools of one agent's gateway. It does not change once made.
