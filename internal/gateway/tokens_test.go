@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
@@ -11,6 +12,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/identity/token"
+	"bulkhead/internal/primitive/proc"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/wire"
 )
@@ -120,5 +122,40 @@ func TestTheWardenSaysWhatToTrustOverTheGrantsSocket(t *testing.T) {
 	}
 	if m, _, err := w.Recv(); err != nil || m.Verb != wire.VerbOK || len(heard) != 1 || heard[0] != `{"version":1}` {
 		t.Errorf("%+v, %v, %q", m, err, heard)
+	}
+}
+
+// What is done later in the name of a token is done for as long as it is good.
+func TestWhoShowedATokenMayCallLaterAsLongAsItIsGood(t *testing.T) {
+	tk, tokens := told(t)
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + tokens["EdDSA good"]}}, URL: &url.URL{}}
+	who, reason := tk.caller(r)
+	if reason != nil {
+		t.Fatal(reason)
+	}
+	if err := tk.still(*who); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+	if err := tk.still(tool.Caller{Agent: "writer"}); err != nil {
+		t.Errorf("the agent itself: %v", err)
+	}
+	for name, change := range map[string]func(*tool.Caller){
+		"revoked":           func(c *tool.Caller) { c.Token = "gone" },
+		"expired":           func(c *tool.Caller) { c.Expires = time.Now().Unix() },
+		"of another key":    func(c *tool.Caller) { c.Key = "another" },
+		"of an older build": func(c *tool.Caller) { c.Key, c.Expires = "", 0 },
+	} {
+		one := *who
+		change(&one)
+		if err := tk.still(one); err == nil || errors.Is(err, proc.ErrNotKnown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	tk.front.Forget()
+	if err := tk.still(*who); !errors.Is(err, proc.ErrNotKnown) {
+		t.Errorf("told nothing: %v", err)
+	}
+	if err := newTokens(&Config{Team: "t", Agent: "writer"}).still(*who); !errors.Is(err, proc.ErrNotKnown) {
+		t.Errorf("a gateway that has just started: %v", err)
 	}
 }

@@ -16,7 +16,7 @@ type Tx struct {
 	db    *sqlite.Conn
 	now   time.Time
 	used  int64
-	quota int64 // of the function at work
+	quota int64  // of the function at work
 	lines []line // records of the function at work
 	spool pending
 	after []func()

@@ -56,6 +56,10 @@ type Caller struct {
 	Team, Agent string
 	// Token is the id (jti) of the token shown, when it was one of control's.
 	Token string
+	// Key and Expires (Unix seconds) are that token's, by which it is told later
+	// whether it is still good.
+	Key     string
+	Expires int64
 	// Domains narrow what net tools may reach, below the manifest; nil: the
 	// manifest alone decides.
 	Domains []string

@@ -33,12 +33,14 @@ type Config struct {
 	// it (gatewayconfig.Config.CodeSocket).
 	Socket string
 	// Tasks keeps what is scheduled. Nil: nothing can be.
-	Tasks Tasks
+	Tasks *Tasks
 	// Call calls a tool as somebody, by the gateway's own table
 	// (tool.Dispatcher.Call), for what is scheduled.
 	Call Caller
 	// Good says whether who scheduled a task may still call tools: the token is
-	// not over or revoked. Nil: who holds no token is the agent itself.
+	// not over or revoked. An error that wraps [ErrNotKnown] says that this cannot
+	// be told now; with any other the task is over. Nil: who holds no token is the
+	// agent itself, and of others it cannot be told.
 	Good func(who tool.Caller) error
 	Log  *slog.Logger
 	Now  func() time.Time // for tests; nil: time.Now
