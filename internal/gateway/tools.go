@@ -100,7 +100,9 @@ func openCode(ctx context.Context, m *means) (group, error) {
 	if err != nil {
 		return group{}, err
 	}
+	_, _, output := m.cfg.Tools.CodeLimits()
 	p := proc.New(proc.Config{
+		Output: int(output),
 		Socket: m.cfg.CodeSocket, Tasks: tasks, Call: m.call, Good: m.still,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})

@@ -24,7 +24,7 @@ var (
 	guestLimitKeys = []string{"connections"}
 
 	toolsKeys = []string{"allow", "ratePerMinute", "memory", "storage", "webhooks", "code"}
-	codeKeys  = []string{"image"}
+	codeKeys  = []string{"image", "memory", "pids", "output"}
 
 	truths      = []string{"true", "false"}
 	drifts      = []string{DriftAlert, DriftFence}

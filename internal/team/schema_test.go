@@ -90,7 +90,10 @@ type (
 		Code     *docCode `json:"code,omitempty" jsonschema:"description=What proc needs"`
 	}
 	docCode struct {
-		Image string `json:"image" jsonschema:"description=A name in the image store; what code runs in"`
+		Image  string   `json:"image" jsonschema:"description=A name in the image store; what code runs in"`
+		Memory quantity `json:"memory,omitempty" jsonschema:"description=Bytes of one piece of code; 512Mi by default"`
+		PIDs   int      `json:"pids,omitempty" jsonschema:"minimum=8,maximum=32768,default=64,description=Its processes and threads"`
+		Output quantity `json:"output,omitempty" jsonschema:"description=Bytes that are kept of its stdout and of its stderr; 1Ki to 8Mi; 1Mi by default"`
 	}
 	docLimits struct {
 		Memory    quantity `json:"memory,omitempty" jsonschema:"description=Bytes: 512Mi or 1.5Gi or 1G"`

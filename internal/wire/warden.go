@@ -66,6 +66,10 @@ type TeamRequest struct {
 	Team string `json:"team,omitempty"`
 }
 
+// Guests stands for all guests of a team where agents are named. It can be
+// nobody's name.
+const Guests = "@guests"
+
 // AgentRequest names agents of a team; no agents means all of them.
 type AgentRequest struct {
 	Team   string   `json:"team"`

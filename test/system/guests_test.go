@@ -268,7 +268,7 @@ func TestGuestsAreMadeThroughFront(t *testing.T) {
 		if status, body := wakes(t, "mem_get", `{"key":"mine"}`, apps[3].Token); status != 503 || !strings.Contains(body, "fenced") {
 			t.Errorf("fenced: %d %s", status, body)
 		}
-		c.Run(t, "release")
+		c.Run(t, "release", "writer", "--guests")
 		touch(3)
 
 		// A new token ends the old one; a removed guest is gone with its data.

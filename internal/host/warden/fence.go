@@ -208,12 +208,19 @@ func (a *agentRun) eachGroup(do func(path string) error) error {
 func (w *Warden) unfence(ctx context.Context, req wire.AgentRequest) (*wire.StatusResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
+	guests := len(req.Agents) == 0 || slices.Contains(req.Agents, wire.Guests)
+	alone := len(req.Agents) > 0
+	req.Agents = slices.DeleteFunc(slices.Clone(req.Agents), func(n string) bool { return n == wire.Guests })
+	alone = alone && len(req.Agents) == 0
 	t, agents, err := w.selected(req)
 	if err != nil {
 		return nil, err
 	}
+	if alone {
+		agents = nil // none named means all
+	}
 	freed := false
-	if len(req.Agents) == 0 {
+	if guests {
 		if freed, err = w.releaseGuests(t.name); err != nil {
 			return nil, err
 		}
