@@ -26,6 +26,10 @@ func GuestIDs(first uint32, at int) IDs {
 // GuestFile is what root knows of a guest, for as long as there is one.
 func (a Agent) GuestFile() string { return filepath.Join(a.State, "guest.json") }
 
+// GuestMark is there while a guest is being made or removed: what lies beside it
+// without a [Agent.GuestFile] is the rest of one, and goes.
+func (a Agent) GuestMark() string { return a.GuestFile() + ".new" }
+
 // GuestsFence is there while the guests of a team are fenced.
 func (h Host) GuestsFence(team string) string {
 	return filepath.Join(h.Team(team), "guests-fence.json")

@@ -292,6 +292,9 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 		}
 	}
 	w.setTeam(next)
+	if err := w.settleGuests(ctx, next); err != nil {
+		return err
+	}
 	if err := w.saveTeam(next, nil); err != nil {
 		return err
 	}

@@ -38,7 +38,8 @@ type guests struct {
 
 	fence atomic.Pointer[wire.Fence] // nil: they are not fenced
 
-	all map[string]*guest // guarded by Warden.mu
+	all  map[string]*guest // guarded by Warden.mu
+	from string            // what of the manifest those that run were started under; guarded by Warden.change
 }
 
 // guestState is what a guest's gateway does.
@@ -141,7 +142,11 @@ func (w *Warden) foundGuests(ctx context.Context, t *teamRun) error {
 	if err != nil {
 		return fmt.Errorf("warden: %w", err) // the pattern is constant
 	}
-	if t.manifest.Guests() == nil && len(paths) == 0 {
+	marks, err := filepath.Glob(w.host.Agent(t.name, "*").GuestMark())
+	if err != nil {
+		return fmt.Errorf("warden: %w", err) // the pattern is constant
+	}
+	if t.manifest.Guests() == nil && len(paths)+len(marks) == 0 {
 		return nil
 	}
 	_, block, err := w.accounts.Ensure(ctx, guestsRequest())
@@ -164,14 +169,12 @@ func (w *Warden) foundGuests(ctx context.Context, t *teamRun) error {
 	known := len(book.all) > 0
 	w.mu.Unlock()
 	if known {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		for _, g := range book.all {
-			g.accepted, g.Services = t.state.Accepted, t.manifest.Services()
-		}
 		return nil
 	}
 	var errs []error
+	for _, path := range marks {
+		errs = append(errs, w.finishGuest(ctx, t.name, filepath.Base(filepath.Dir(path))))
+	}
 	for _, path := range paths {
 		name := filepath.Base(filepath.Dir(path))
 		if err := w.loadGuest(t, book, name); err != nil {
@@ -179,6 +182,54 @@ func (w *Warden) foundGuests(ctx context.Context, t *teamRun) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// settleGuests ends those that run when the manifest says something else of
+// them than it did: who may still is woken by the next call. The caller holds
+// w.change, and the manifest is in force.
+func (w *Warden) settleGuests(ctx context.Context, t *teamRun) error {
+	w.mu.Lock()
+	b := w.guests[t.name]
+	w.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	from := digestOf(struct {
+		Guests             *team.Guests
+		Services, Accepted []string
+	}{t.manifest.Guests(), t.manifest.Services(), t.state.Accepted})
+	if b.from == "" || b.from == from {
+		b.from = from
+		return nil
+	}
+	b.gate.Lock() // nobody makes, wakes or removes one
+	defer b.gate.Unlock()
+	if err := w.endGuests(ctx, b); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, g := range b.all {
+		g.accepted, g.Services = t.state.Accepted, t.manifest.Services()
+	}
+	b.from = from
+	return nil
+}
+
+// finishGuest ends what a crash left of the making or removal of a guest.
+func (w *Warden) finishGuest(ctx context.Context, team, name string) error {
+	place := w.host.Agent(team, name)
+	_, whole, err := tree.Owner(place.GuestFile())
+	if err != nil {
+		return err
+	}
+	if whole {
+		return tree.Remove(place.GuestMark())
+	}
+	if _, _, err := w.dismiss(ctx, place, true); err != nil {
+		return err
+	}
+	return w.forgetIDs(team, name)
 }
 
 // loadGuest reads one guest. When its place was taken while its team was down

@@ -152,6 +152,9 @@ func (w *Warden) makeGuest(ctx context.Context, b *guests, s, f *service, o cont
 	g.turn.Lock()
 	defer g.turn.Unlock()
 	if made {
+		if reason, err := w.clearGuest(ctx, b, g); reason != nil || err != nil {
+			return 0, nil, reason, err
+		}
 		if err := w.buildGuest(ctx, g); err != nil {
 			derr := w.razeGuest(ctx, b, g)
 			if full(err) {
@@ -254,6 +257,32 @@ func (w *Warden) claimGuest(b *guests, o control.AdminOrder, key string) (g *gue
 	return g, true, nil, nil
 }
 
+// clearGuest removes what a crash left of a guest of that name. Data that is an
+// agent's, which the manifest had once, is nobody else's: then there is no guest
+// of that name. The caller holds its turn.
+func (w *Warden) clearGuest(ctx context.Context, b *guests, g *guest) (*deny.Reason, error) {
+	drop := func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		delete(b.all, g.Place.Name)
+	}
+	if _, ok, err := tree.Owner(g.Place.State); err != nil || !ok {
+		if err != nil {
+			drop()
+		}
+		return nil, err
+	}
+	if _, rest, err := tree.Owner(g.Place.GuestMark()); err != nil || !rest {
+		drop()
+		return conflict("data of an agent "+g.Place.Name+" that the manifest had once are kept on this host", "choose another name; or the operator removes them"), err
+	}
+	if _, _, err := w.dismiss(ctx, g.Place, true); err != nil {
+		drop()
+		return nil, err
+	}
+	return nil, nil
+}
+
 // buildGuest makes what a guest has while it sleeps: its ids in the ledger, its
 // disk, and the file that says it is there, last. The caller holds its turn.
 func (w *Warden) buildGuest(ctx context.Context, g *guest) error {
@@ -274,13 +303,19 @@ func (w *Warden) buildGuest(ctx context.Context, g *guest) error {
 	if err := g.stateFolder(); err != nil {
 		return err
 	}
+	if err := writeJSON(g.Place.GuestMark(), g.file); err != nil {
+		return err
+	}
 	if err := g.ensureDisks(ctx); err != nil {
 		return err
 	}
 	if err := errors.Join(g.guestData(), g.unmountGuest()); err != nil {
 		return err
 	}
-	return writeJSON(g.Place.GuestFile(), g.file)
+	if err := writeJSON(g.Place.GuestFile(), g.file); err != nil {
+		return err
+	}
+	return tree.Remove(g.Place.GuestMark())
 }
 
 // deleteGuest removes a guest with its data. Its tokens end first.
@@ -308,7 +343,7 @@ func (w *Warden) deleteGuest(ctx context.Context, b *guests, s *service, o contr
 }
 
 // razeGuest removes everything of a guest. The file that says it is there goes
-// first: after a crash the ledger has the rest removed. The caller holds its
+// first, and what is left after a crash goes by the mark. The caller holds its
 // turn.
 func (w *Warden) razeGuest(ctx context.Context, b *guests, g *guest) error {
 	w.mu.Lock()
@@ -316,6 +351,13 @@ func (w *Warden) razeGuest(ctx context.Context, b *guests, g *guest) error {
 	w.mu.Unlock()
 	if !asleep {
 		if err := w.stopGuest(ctx, g); err != nil {
+			return err
+		}
+	}
+	if _, ok, err := tree.Owner(g.Place.State); err != nil {
+		return err
+	} else if ok {
+		if err := writeJSON(g.Place.GuestMark(), g.file); err != nil {
 			return err
 		}
 	}

@@ -99,6 +99,9 @@ func (w *Warden) recoverTeam(ctx context.Context, name string) error {
 	if err := w.foundGuests(ctx, t); err != nil {
 		w.log.Error("guests not recovered", "team", name, "error", err)
 	}
+	if err := w.settleGuests(ctx, t); err != nil { // from the next up on it is known what they run under
+		w.log.Error("guests", "team", name, "error", err)
+	}
 	if !st.Removing {
 		if err := w.admitAdapter(ctx, t); err != nil {
 			w.log.Error("adapter not recovered", "team", name, "error", err)
@@ -148,7 +151,11 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 		place := w.host.Agent(th.Team, th.Agent)
 		orphan := &agentRun{w: w}
 		orphan.Place = place
-		if _, _, err := w.dismiss(ctx, orphan.Place, false); err != nil {
+		_, _, err := w.dismiss(ctx, orphan.Place, false)
+		if err == nil {
+			err = w.forgetIDs(th.Team, th.Agent)
+		}
+		if err != nil {
 			w.log.Error("removing what a crash left", "thing", th.String(), "error", err)
 		}
 	}
