@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -17,6 +16,12 @@ import (
 	"bulkhead/internal/layout"
 	"bulkhead/internal/record"
 	"bulkhead/internal/wire"
+)
+
+// Statuses of HTTP (RFC 9110); the warden links no HTTP.
+const (
+	statusOK      = 200
+	statusCreated = 201
 )
 
 // Bounds of work for front.
@@ -100,13 +105,13 @@ func (w *Warden) doAdmin(ctx context.Context, f *service, q front.AdminRequest) 
 		return w.makeGuest(ctx, b, s, f, o, q.Key)
 	case control.DoDelete:
 		reason, err := w.deleteGuest(ctx, b, s, o)
-		return http.StatusOK, guestDeleted{1, o.Team, o.Name, true}, reason, err
+		return statusOK, guestDeleted{1, o.Team, o.Name, true}, reason, err
 	case control.DoList:
 		list := w.listGuests(b, o)
 		if o.Name != "" && len(list.Agents) == 0 {
 			return 0, nil, noGuest(o.Name), nil
 		}
-		return http.StatusOK, list, nil, nil
+		return statusOK, list, nil, nil
 	}
 	return 0, nil, nil, fmt.Errorf("control orders %.40q", o.Do)
 }
@@ -176,7 +181,7 @@ func (w *Warden) makeGuest(ctx context.Context, b *guests, s, f *service, o cont
 		switch {
 		case len(have.Tokens) > 0 && !o.Guest.NewToken:
 			out.Mend = `it has a token, which was given once; "newToken": true ends it and gives another`
-			return http.StatusOK, out, nil, nil
+			return statusOK, out, nil, nil
 		case len(have.Tokens) > 0:
 			if err := w.revokeGuest(ctx, s, o.Team, name); err != nil {
 				return 0, nil, nil, err
@@ -191,9 +196,9 @@ func (w *Warden) makeGuest(ctx context.Context, b *guests, s, f *service, o cont
 	if made {
 		g.event(record.Life, record.Allowed, "", "made through front", nil)
 		w.log.Info("a guest was made", "team", o.Team, "agent", name, "ids", g.IDs.String())
-		return http.StatusCreated, out, nil, nil
+		return statusCreated, out, nil, nil
 	}
-	return http.StatusOK, out, nil, nil
+	return statusOK, out, nil, nil
 }
 
 // revokeGuest ends all tokens of a guest, as of now wherever they are looked at.
@@ -225,7 +230,7 @@ func (w *Warden) claimGuest(b *guests, o control.AdminOrder, key string) (g *gue
 	ceiling := t.manifest.Guests()
 	// As its code reads it, and no field more.
 	if more := ceiling.Exceeded(want); len(more) > 0 || !want.PlainGuest() {
-		return nil, false, nil, fmt.Errorf("control ordered more than the manifest gives guests: %v", more)
+		return nil, false, nil, fmt.Errorf("control ordered more than the manifest gives guests: %s", more.Error())
 	}
 	want.Upstream, want.CAFiles = ceiling.Upstream, ceiling.CAFiles
 	if b.fence.Load() != nil {

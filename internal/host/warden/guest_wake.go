@@ -288,8 +288,12 @@ func (g *guest) guestFolders(ctx context.Context) error {
 		return err
 	}
 	entries := []tree.Entry{
-		{Path: g.Place.Logs(), Mode: 0o700}, {Path: g.Place.Run, Mode: 0o711}, {Path: g.Place.Control(), Mode: 0o700},
-		{Path: g.Place.GatewayDir(), Mode: 0o711}, {Path: g.Place.DialerDir(), Mode: 0o711}, {Path: g.Place.PinDir(), Mode: 0o711},
+		{Path: g.Place.Logs(), Mode: 0o700},
+		{Path: g.Place.Run, Mode: 0o711},
+		{Path: g.Place.Control(), Mode: 0o700},
+		{Path: g.Place.GatewayDir(), Mode: 0o711},
+		{Path: g.Place.DialerDir(), Mode: 0o711},
+		{Path: g.Place.PinDir(), Mode: 0o711},
 		{Path: g.Place.Conf(), Mode: 0o755},
 	}
 	for _, name := range g.Services {
