@@ -328,6 +328,13 @@ func TestGuestsAreMadeThroughFront(t *testing.T) {
 		if status, _ := wakes(t, "mem_get", `{"key":"mine"}`, apps[6].Token); status != 503 {
 			t.Errorf("without a ceiling a guest answers: %d", status)
 		}
+		// What an agent of the manifest left behind is no guest's.
+		write(t, c.Dir, strings.Replace(withGuests, "  writer:", "  other:", 1))
+		c.Run(t, "up")
+		if status, _, body := admin(t, token, "POST", "", `{"name":"writer"}`); status != 409 || !strings.Contains(body, "kept") {
+			t.Errorf("a guest with the data of a former agent: %d %s", status, body)
+		}
+		touch(6) // and with a ceiling again they wake
 		c.Run(t, "down", "--purge")
 		if diff := stage.Differ(before, stage.Picture(t)); len(diff) > 0 {
 			t.Errorf("left behind:\n%s", strings.Join(diff, "\n"))

@@ -346,6 +346,10 @@ func (w *Warden) stopGuest(ctx context.Context, g *guest) error {
 	if err := g.unmountGuest(); err != nil {
 		return err
 	}
+	// Its profiles are made anew when it wakes: a thousand would stay in the kernel.
+	if err := w.apparmor.Remove(g.Place.Team, g.Place.Name); err != nil {
+		return err
+	}
 	if err := tree.Remove(g.Place.Run); err != nil {
 		return err
 	}
