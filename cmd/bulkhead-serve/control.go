@@ -21,7 +21,7 @@ func runControl(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	c, err := control.Open(cfg.Data, nil)
+	c, err := control.Open(cfg.Data, nil, cfg.Admins...)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ func newPanicCommand(a *app) *cobra.Command {
 		Short: "Cut agents off and freeze them, at once",
 		Long: `Fence agents: the kernel refuses every packet of theirs, those of connections
 that stand included, and every process of theirs stops where it is, with its
-memory. Without names: every agent of every team, or of --team.
+memory. Without names: every agent of every team, or of --team, and the guests that
+were made through front, which are ended and do not wake.
 
 A fence outlives the warden, "up" and the host's restart. It waits for nothing
 that the warden does meanwhile. "bulkhead release" ends it, and what was frozen
@@ -75,16 +76,23 @@ func (a *app) fenced(res wire.FenceResult) error {
 }
 
 func newReleaseCommand(a *app) *cobra.Command {
-	return &cobra.Command{
-		Use:     "release AGENT...",
-		Short:   "End the fence of agents",
-		Long:    "Let fenced agents go on: their rules come back, and their processes go on where they were stopped.",
-		Example: `  sudo bulkhead release writer`,
+	guests := false
+	c := &cobra.Command{
+		Use:   "release AGENT...",
+		Short: "End the fence of agents",
+		Long: `Let fenced agents go on: their rules come back, and their processes go on where they
+were stopped. Guests were ended, and wake again when they are called.`,
+		Example: "  sudo bulkhead release writer\n  sudo bulkhead release --guests",
 		RunE: func(c *cobra.Command, args []string) error {
+			if guests {
+				args = append(args, wire.Guests)
+			}
 			if len(args) == 0 {
 				return badInput("no agent is named", "name each agent that may go on; bulkhead status shows which are fenced")
 			}
 			return a.agents(c.Context(), wire.VerbUnfence, args, "`bulkhead status` follows them")
 		},
 	}
+	c.Flags().BoolVar(&guests, "guests", false, "those that were made through front")
+	return c
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -69,6 +70,9 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 			}
 		}
 		tab.write(a.out, a.colour)
+		if line := guestsOf(t.Guests); line != "" {
+			fmt.Fprintln(a.out, "\n"+terminal.Line(line))
+		}
 		if len(tail) > 0 {
 			fmt.Fprintln(a.out, "\nTemporary destinations:")
 			for _, l := range tail {
@@ -85,6 +89,36 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 	}
 	return a.services(res) || wrong
 }
+
+// guestsOf is one line about agents that were made through front, however many
+// there are.
+func guestsOf(g *wire.GuestStatus) string {
+	if g == nil || g.Made == 0 && g.Max == 0 {
+		return ""
+	}
+	line := fmt.Sprintf("Guests: %d of %d", g.Made, g.Max)
+	named := func(what string, n int, names []string) {
+		if n == 0 {
+			return
+		}
+		line += fmt.Sprintf(", %d %s", n, what)
+		if n <= fewGuests {
+			line += " (" + strings.Join(names, ", ") + ")"
+		}
+	}
+	named("awake", g.Running, g.Awake)
+	named("asleep", g.Made-g.Running, g.Asleep)
+	if g.Running > 0 {
+		line += fmt.Sprintf("; %s in memory, at most %d awake", bytesOf(g.MemoryBytes), g.MaxAwake)
+	}
+	if g.Fence != nil {
+		line += "; fenced since " + g.Fence.Since.Format(time.RFC3339) + " by " + g.Fence.By
+	}
+	return line
+}
+
+// fewGuests are named one by one.
+const fewGuests = 5
 
 // services prints a row for each of the host's own servers; it says whether
 // something is wrong.

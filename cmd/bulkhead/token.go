@@ -57,6 +57,8 @@ can read. It is kept nowhere else: a token that is lost is revoked and made anew
 	}
 	f := c.Flags()
 	f.StringSliceVar(&domains, "domains", nil, "hosts that net tools may reach with it, below the manifest's; \"\" for none")
+	f.Int64Var(&q.Memory, "memory", 0, "bytes of mem, vec and events that the agent may use when called with it, when fewer than the manifest's")
+	f.Int64Var(&q.Storage, "storage", 0, "the same for fs and db")
 	f.IntVar(&q.Rate, "rate", 0, "calls per minute, when fewer than the manifest's")
 	f.DurationVar(&q.For, "for", 0, "how long it lives, like 1h (default 30 days)")
 	f.StringVar(&q.Alg, "alg", "", "EdDSA (default), RS256, or HS256, which is taken through front alone")

@@ -18,7 +18,8 @@ const MaxOverlap = token.MaxLife
 
 // Control is an open data folder.
 type Control struct {
-	now func() time.Time
+	now    func() time.Time
+	admins *admins
 
 	mu   sync.Mutex // guards what follows
 	book *book
@@ -26,7 +27,8 @@ type Control struct {
 }
 
 // Open opens the data folder, with a first key in it.
-func Open(data string, now func() time.Time) (*Control, error) {
+// Agents may be made for admins.
+func Open(data string, now func() time.Time, admins ...protocol.Admin) (*Control, error) {
 	if now == nil {
 		now = time.Now
 	}
@@ -35,6 +37,9 @@ func Open(data string, now func() time.Time) (*Control, error) {
 		return nil, err
 	}
 	c := &Control{now: now, book: b}
+	if c.admins, err = newAdmins(admins, now); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
 	if c.ring, err = openRing(filepath.Join(data, "keys"), now()); err == nil && c.ring.use(token.EdDSA, "", "") == nil {
 		_, err = c.newKey(token.EdDSA, "", "")
 	}

@@ -19,6 +19,7 @@ func Serve(ctx context.Context, c *Control, ln *net.UnixListener, out io.Writer)
 		protocol.VerbRevoke: answer(c.Revoke),
 		protocol.VerbRotate: answer(c.Rotate),
 		protocol.VerbTrust:  answer(c.Trust),
+		protocol.VerbAdmin:  answer(c.Admin),
 	}}).Run(ctx, ln)
 }
 

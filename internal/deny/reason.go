@@ -52,6 +52,7 @@ const (
 	// Identity: who is calling.
 	BadPeer  Code = "identity.bad_peer"  // the socket's peer id is not the one that owns this socket
 	BadToken Code = "identity.bad_token" // missing, unknown or expired token
+	Locked   Code = "identity.locked"    // too many wrong admin tokens in a row
 
 	// Messages: decided by the adapter.
 	MessageNotAllowed   Code = "messages.not_allowed"   // the manifest does not let this agent write, send or read that
@@ -89,7 +90,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
-		NameUnresolved, Unreachable, PinFailed, TooMany, UpstreamRefused, RelayedOnly, BadPeer, BadToken, MessageNotAllowed, MessageInvalid, MessageTooLarge,
+		NameUnresolved, Unreachable, PinFailed, TooMany, UpstreamRefused, RelayedOnly, BadPeer, BadToken, Locked, MessageNotAllowed, MessageInvalid, MessageTooLarge,
 		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable,
 		ToolUnknown, ToolNotAllowed, ToolInvalid, ToolRate, ToolQuota, ToolMissing, ToolConflict, ToolUnsafe, ToolTooLarge, ToolTimeout, ToolUnavailable, ToolFailed,
 		NotOperator, MissingFeature,
@@ -153,7 +154,7 @@ func (r *Reason) Envelope() Envelope {
 		code, status = "CONFLICT", 409
 	case MessageTooLarge, ToolTooLarge:
 		code, status = "TOO_LARGE", 413
-	case TooMany, MessageQueueFull, MessageQuota, ToolRate:
+	case TooMany, Locked, MessageQueueFull, MessageQuota, ToolRate:
 		code, status = "RATE_LIMITED", 429
 	case ToolQuota:
 		code, status = "QUOTA_EXCEEDED", 429

@@ -27,6 +27,9 @@ type gateway struct {
 	proxy *httputil.ReverseProxy
 	slots chan struct{}
 
+	active int       // requests of it; guarded by Server.mu
+	last   time.Time // when one ended; guarded by Server.mu
+
 	mu     sync.Mutex // guards what follows
 	nextID uint64
 }
@@ -36,7 +39,7 @@ type gateway struct {
 func (s *Server) member(ctx context.Context, m hub.Member, c *wire.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	g := &gateway{c: c, ctx: ctx, slots: make(chan struct{}, maxRequests)}
+	g := &gateway{c: c, ctx: ctx, slots: make(chan struct{}, maxRequests), last: time.Now()}
 	t := &http.Transport{
 		DialContext: g.dial, MaxConnsPerHost: maxRequests, MaxIdleConnsPerHost: 8, IdleConnTimeout: time.Minute,
 		DisableCompression: true, ResponseHeaderTimeout: requestTimeout, MaxResponseHeaderBytes: maxHeader,
@@ -57,12 +60,15 @@ func (s *Server) member(ctx context.Context, m hub.Member, c *wire.Conn) {
 	}
 	s.mu.Lock()
 	s.gateways[m.Key()] = g
+	s.desk.woken(m.Key(), nil)
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.gateways[m.Key()] == g {
-			delete(s.gateways, m.Key())
+		for _, all := range []map[string]*gateway{s.gateways, s.resting} {
+			if all[m.Key()] == g {
+				delete(all, m.Key())
+			}
 		}
 	}()
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })

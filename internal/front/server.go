@@ -41,14 +41,17 @@ type Server struct {
 	tokens *token.Verifier
 	log    *record.Log
 
-	mu       sync.Mutex // guards gateways
+	desk *desk
+
+	mu       sync.Mutex // guards what follows
 	gateways map[string]*gateway
+	resting  map[string]*gateway // still connected, and nothing is passed on to them
 }
 
 // New makes a server that trusts nobody yet. Records of who was refused go to
 // out.
 func New(cfg protocol.Config, out io.Writer) *Server {
-	return &Server{cfg: cfg, tokens: token.NewVerifier(token.Config{}), log: record.NewLog("", out), gateways: map[string]*gateway{}}
+	return &Server{cfg: cfg, tokens: token.NewVerifier(token.Config{}), log: record.NewLog("", out), desk: newDesk(), gateways: map[string]*gateway{}, resting: map[string]*gateway{}}
 }
 
 // Serve serves root on operator and everybody on listeners, which are in the
@@ -81,7 +84,9 @@ func (s *Server) Serve(ctx context.Context, operator *net.UnixListener, listener
 	}
 	h := hub.New(hub.Config{
 		Protocol: protocol.Name, Version: protocol.Version, Out: out, Member: s.member,
-		Operator: map[string]hub.Answer{protocol.VerbTrust: s.trust},
+		Operator: map[string]hub.Answer{
+			protocol.VerbTrust: s.trust, protocol.VerbWork: s.desk.work, protocol.VerbWoken: s.woken, protocol.VerbAnswer: s.desk.answer, protocol.VerbRest: s.rest,
+		},
 	})
 	work.Go(func() { ended <- h.Run(ctx, operator) })
 	select {
@@ -97,7 +102,7 @@ func (s *Server) Serve(ctx context.Context, operator *net.UnixListener, listener
 
 func (s *Server) server(l protocol.Listener) (*http.Server, error) {
 	out := &http.Server{
-		Handler: s.handler(l.Teams), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout,
+		Handler: s.handler(l), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout,
 		WriteTimeout: requestTimeout + time.Minute, IdleTimeout: idleTimeout, ErrorLog: stdlog.New(io.Discard, "", 0),
 		Protocols: new(http.Protocols),
 	}
@@ -121,19 +126,24 @@ func (s *Server) trust(_ context.Context, body json.RawMessage) (any, error) {
 	return struct{}{}, s.tokens.Refresh(t)
 }
 
-func (s *Server) handler(teams []string) http.Handler {
+func (s *Server) handler(l protocol.Listener) http.Handler {
+	admin := newAdmin(s, l)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && r.URL.Path == "/health" {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, `{"schemaVersion":1,"status":"ok"}`+"\n")
 			return
 		}
-		s.pass(w, r, teams)
+		if r.URL.Path == adminPath || strings.HasPrefix(r.URL.Path, adminPath+"/") {
+			admin.serve(w, r)
+			return
+		}
+		s.pass(w, r, l)
 	})
 }
 
 // pass checks the token and passes the request on.
-func (s *Server) pass(w http.ResponseWriter, r *http.Request, teams []string) {
+func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listener) {
 	what := r.Method + " " + clip(r.URL.Path)
 	if reason := unfit(r); reason != nil {
 		reason.What = what
@@ -145,7 +155,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, teams []string) {
 	if reason == nil {
 		c, reason = s.tokens.Verify(text)
 	}
-	if reason == nil && !slices.Contains(teams, c.Team) {
+	if reason == nil && !slices.Contains(l.Teams, c.Team) {
 		reason = badToken("it is for a team that does not listen here")
 	}
 	if reason != nil {
@@ -153,13 +163,15 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, teams []string) {
 		s.refuse(w, "", reason)
 		return
 	}
-	s.mu.Lock()
-	g := s.gateways[hub.Member{Team: c.Team, Agent: c.Agent}.Key()]
-	s.mu.Unlock()
-	if g == nil {
-		s.refuse(w, c.Agent, away(what, "the gateway of "+c.Agent+" is not there"))
+	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
+	defer cancel()
+	g, reason := s.take(ctx, c, l)
+	if reason != nil {
+		reason.What = what
+		s.refuse(w, c.Agent, reason)
 		return
 	}
+	defer s.give(g)
 	select {
 	case g.slots <- struct{}{}:
 		defer func() { <-g.slots }()
@@ -171,8 +183,6 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, teams []string) {
 		s.refuse(w, c.Agent, busy)
 		return
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
-	defer cancel()
 	r = r.WithContext(ctx)
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	g.proxy.ServeHTTP(w, r)

@@ -18,7 +18,7 @@ import (
 
 // Waiting for front, which is started again by the warden when it ends.
 const (
-	frontBackoff    = 100 * time.Millisecond
+	frontBackoff    = 10 * time.Millisecond // a guest's gateway is let in a moment after its start
 	frontMaxBackoff = 5 * time.Second
 	frontConns      = 64 // at a time
 )

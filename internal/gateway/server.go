@@ -88,7 +88,7 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 	}
 	s.bodies = newBodies()
 	s.tools = &toolbox{means: means{
-		cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial, resolve: s.dialer.Addresses, policy: s.grants.policy, decided: s.record,
+		cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial, resolve: s.dialer.Addresses, policy: s.grants.policy, decided: s.record, still: s.tokens.still,
 	}}
 	if cfg.Tools != nil {
 		// What fails is on record, and tried again by the first call: the

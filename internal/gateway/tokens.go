@@ -3,12 +3,14 @@ package gateway
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/identity/token"
+	"bulkhead/internal/primitive/proc"
 	"bulkhead/internal/tool"
 )
 
@@ -57,7 +59,23 @@ func (t *tokens) caller(r *http.Request) (*tool.Caller, *deny.Reason) {
 	if reason != nil {
 		return nil, reason
 	}
-	return &tool.Caller{Team: c.Team, Agent: c.Agent, Token: c.ID, Domains: c.Allowed(), Rate: c.Quotas.RatePerMinute}, nil
+	return &tool.Caller{
+		Team: c.Team, Agent: c.Agent, Token: c.ID, Key: c.Key, Expires: c.Expires, Domains: c.Allowed(), Rate: c.Quotas.RatePerMinute,
+		Quota: tool.Quota{Memory: c.Quotas.MemoryBytes, Storage: c.Quotas.StorageBytes},
+	}, nil
+}
+
+// still says whether who showed a token may still call, for what is done later in
+// its name.
+func (t *tokens) still(who tool.Caller) error {
+	if who.Token == "" {
+		return nil // the agent itself
+	}
+	err := t.front.Still(who.Token, who.Key, who.Expires) // it knows the keys that only front can check, too
+	if errors.Is(err, token.ErrNotTold) {
+		return fmt.Errorf("%w: %w", proc.ErrNotKnown, err)
+	}
+	return err
 }
 
 type frontKey struct{}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"encoding/json"
+	"errors"
 	"net"
 	"net/http"
 	"net/url"
@@ -11,6 +12,8 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/identity/token"
+	"bulkhead/internal/primitive/proc"
+	"bulkhead/internal/tool"
 	"bulkhead/internal/wire"
 )
 
@@ -29,7 +32,7 @@ func told(t testing.TB) (*tokens, map[string]string) {
 		}
 		trust.Keys = append(trust.Keys, s.Key)
 		for name, c := range map[string]token.Claims{
-			"good": {Agent: "writer", Domains: &domains, Quotas: token.Quotas{RatePerMinute: 7}}, "gone": {Agent: "writer"}, "other": {Agent: "reviewer"},
+			"good": {Agent: "writer", Domains: &domains, Quotas: token.Quotas{RatePerMinute: 7, MemoryBytes: 8, StorageBytes: 9}}, "gone": {Agent: "writer"}, "other": {Agent: "reviewer"},
 		} {
 			c.Team, c.ID, c.IssuedAt, c.NotBefore, c.Expires = "t", name, now-1, now-1, now+600
 			text, err := s.Issue(c)
@@ -82,7 +85,7 @@ func TestAControlTokenSaysWhoCallsAndByHowMuchItIsNarrowed(t *testing.T) {
 	} {
 		who, reason := tk.caller(request(tokens[c.name], c.front))
 		switch {
-		case c.good && (who == nil || who.Agent != "writer" || who.Token != "good" || who.Rate != 7 || len(who.Domains) != 1):
+		case c.good && (who == nil || who.Agent != "writer" || who.Token != "good" || who.Rate != 7 || who.Quota != (tool.Quota{Memory: 8, Storage: 9}) || len(who.Domains) != 1):
 			t.Errorf("%s, through front %t: %+v, %v", c.name, c.front, who, reason)
 		case !c.good && (who != nil || reason == nil || reason.Code != deny.BadToken):
 			t.Errorf("%s, through front %t: %+v, %v", c.name, c.front, who, reason)
@@ -119,5 +122,40 @@ func TestTheWardenSaysWhatToTrustOverTheGrantsSocket(t *testing.T) {
 	}
 	if m, _, err := w.Recv(); err != nil || m.Verb != wire.VerbOK || len(heard) != 1 || heard[0] != `{"version":1}` {
 		t.Errorf("%+v, %v, %q", m, err, heard)
+	}
+}
+
+// What is done later in the name of a token is done for as long as it is good.
+func TestWhoShowedATokenMayCallLaterAsLongAsItIsGood(t *testing.T) {
+	tk, tokens := told(t)
+	r := &http.Request{Header: http.Header{"Authorization": {"Bearer " + tokens["EdDSA good"]}}, URL: &url.URL{}}
+	who, reason := tk.caller(r)
+	if reason != nil {
+		t.Fatal(reason)
+	}
+	if err := tk.still(*who); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+	if err := tk.still(tool.Caller{Agent: "writer"}); err != nil {
+		t.Errorf("the agent itself: %v", err)
+	}
+	for name, change := range map[string]func(*tool.Caller){
+		"revoked":           func(c *tool.Caller) { c.Token = "gone" },
+		"expired":           func(c *tool.Caller) { c.Expires = time.Now().Unix() },
+		"of another key":    func(c *tool.Caller) { c.Key = "another" },
+		"of an older build": func(c *tool.Caller) { c.Key, c.Expires = "", 0 },
+	} {
+		one := *who
+		change(&one)
+		if err := tk.still(one); err == nil || errors.Is(err, proc.ErrNotKnown) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	tk.front.Forget()
+	if err := tk.still(*who); !errors.Is(err, proc.ErrNotKnown) {
+		t.Errorf("told nothing: %v", err)
+	}
+	if err := newTokens(&Config{Team: "t", Agent: "writer"}).still(*who); !errors.Is(err, proc.ErrNotKnown) {
+		t.Errorf("a gateway that has just started: %v", err)
 	}
 }

@@ -94,7 +94,7 @@ func away(why, mend string) *deny.Reason {
 func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 	cfg := b.means.cfg
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	sc := store.Config{Path: filepath.Join(cfg.Data, systemDB), Log: log, Audited: cfg.Audit != nil}
+	sc := store.Config{Path: filepath.Join(cfg.Data, systemDB), Log: log, Audited: cfg.Audit != nil, Spool: cfg.SpoolBytes}
 	rate := toolname.DefaultRate
 	if cfg.Tools != nil {
 		t := cfg.Tools.WithDefaults()

@@ -39,6 +39,8 @@ type means struct {
 	decided func(target string, v record.Verdict, r *deny.Reason)
 	// call calls a tool as somebody, once all groups are open.
 	call proc.Caller
+	// still says whether who called before may still.
+	still func(who tool.Caller) error
 }
 
 // group is the tools of one group, and how they end; close may be nil.
@@ -89,14 +91,19 @@ var groups = []struct {
 	{tool.Talk, func(_ context.Context, m *means) (group, error) { return group{tools: m.messages.Tools()}, nil }},
 }
 
-// tasksFile holds what proc_schedule keeps, in Config.Data.
-const tasksFile = "tasks.json"
+// formerTasks held what proc_schedule keeps before system.db did, in Config.Data.
+const formerTasks = "tasks.json"
 
 // openCode opens the tools that run code, and begins to call what is scheduled.
-// Tasks of a token are not called: nobody here can say yet whether it is good.
 func openCode(ctx context.Context, m *means) (group, error) {
+	tasks, err := proc.OpenTasks(ctx, m.store, filepath.Join(m.cfg.Data, formerTasks))
+	if err != nil {
+		return group{}, err
+	}
+	_, _, output := m.cfg.Tools.CodeLimits()
 	p := proc.New(proc.Config{
-		Socket: m.cfg.CodeSocket, Tasks: proc.NewFileTasks(filepath.Join(m.cfg.Data, tasksFile)), Call: m.call,
+		Output: int(output),
+		Socket: m.cfg.CodeSocket, Tasks: tasks, Call: m.call, Good: m.still,
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"fmt"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -15,6 +16,7 @@ type Tx struct {
 	db    *sqlite.Conn
 	now   time.Time
 	used  int64
+	quota int64  // of the function at work
 	lines []line // records of the function at work
 	spool pending
 	after []func()
@@ -45,12 +47,16 @@ func (t *Tx) After(f func()) { t.after = append(t.after, f) }
 // do not fit, what has expired is let go of first; then it refuses with
 // tools.quota.
 func (t *Tx) Charge(n int64) error {
-	if n > 0 && t.used+n > t.store.cfg.Quota {
-		if err := t.expire(t.used + n - t.store.cfg.Quota); err != nil {
+	if n > 0 && t.used+n > t.quota {
+		if err := t.expire(t.used + n - t.quota); err != nil {
 			return err
 		}
 	}
-	if n > 0 && t.used+n > t.store.cfg.Quota {
+	if n > 0 && t.used+n > t.quota {
+		if t.quota < t.store.cfg.Quota {
+			return tool.Refuse(deny.ToolQuota, "tools.memory", fmt.Sprintf("this agent uses %d bytes of memory for mem, vec and events, and with this token none may be added above %d", t.used, t.quota),
+				"delete something, or get a token that allows more (memoryQuotaBytes)")
+		}
 		return tool.Refuse(deny.ToolQuota, "tools.memory",
 			"this agent has used up its memory for mem, vec and events", "delete something, give things a shorter ttl, or raise tools.memory of the agent in bulkhead.yaml")
 	}

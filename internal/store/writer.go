@@ -27,6 +27,7 @@ const flushDelay = tool.NoteDelay / 2
 type op struct {
 	view   func(*Tx) error
 	update func(*Tx) error
+	quota  int64 // of update's caller
 	record *line
 	err    error
 	done   chan error // has room for one
@@ -36,9 +37,10 @@ type op struct {
 // together with its records; when it returns an error, nothing of it is. f must
 // not keep t, wait for anything or touch what another goroutine uses: it runs
 // on the goroutine that serves everybody. Its error is given as it is; any
-// other failure is a *deny.Reason.
+// other failure is a *deny.Reason. In a call of a tool it may use as much as the
+// call's token allows ([tool.QuotaOf]).
 func (s *Store) Update(ctx context.Context, f func(*Tx) error) error {
-	return s.do(ctx, &op{update: f})
+	return s.do(ctx, &op{update: f, quota: tool.Narrow(s.cfg.Quota, tool.QuotaOf(ctx).Memory)})
 }
 
 // View runs f on what is on disk now. f is bound like that of Update and must
@@ -213,6 +215,7 @@ func (s *Store) fill(t *Tx, ops []*op, notes [][]byte) error {
 		switch {
 		case o.update != nil:
 			var err error
+			t.quota = o.quota
 			if o.err, err = t.apart(o.update); err != nil {
 				return err
 			}

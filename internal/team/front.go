@@ -11,6 +11,7 @@ type Front struct {
 	Listen netip.AddrPort // of the host's loopback
 	Cert   HostFile       // with Key: TLS; no Path: none
 	Key    HostFile
+	Guests *Guests `json:",omitempty"` // nil: no agents are made through it
 }
 
 // front reads where to listen.
@@ -38,6 +39,7 @@ func (r *reader) front(p place) *Front {
 	if (out.Cert.Path == "") != (out.Key.Path == "") && f != nil {
 		r.fault(p, "give both certFile and keyFile, or neither", "TLS needs a certificate and its key")
 	}
+	out.Guests = r.guests(f["guests"])
 	return out
 }
 

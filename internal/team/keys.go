@@ -5,7 +5,8 @@ package team
 var (
 	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "verify", "front", "audit", "defaults", "agents"}
 	verifyKeys   = []string{"every", "onChange", "onDrift"}
-	frontKeys    = []string{"listen", "certFile", "keyFile"}
+	frontKeys    = []string{"listen", "certFile", "keyFile", "guests"}
+	guestsKeys   = []string{"adminTokenFile", "max", "awake", "idle", "egress", "tools", "limits"}
 	upstreamKeys = []string{"url", "credentialsFile", "except"}
 	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress", "tools"}
 	agentKeys    = []string{
@@ -19,8 +20,11 @@ var (
 	messageKeys = []string{"to", "critical", "maxBytes", "push"}
 	pushKeys    = []string{"port", "path", "tokenFile"}
 
+	guestKeys      = []string{"name", "egress", "tools", "limits", "expiresIn", "newToken"} // of a request
+	guestLimitKeys = []string{"connections"}
+
 	toolsKeys = []string{"allow", "ratePerMinute", "memory", "storage", "webhooks", "code"}
-	codeKeys  = []string{"image"}
+	codeKeys  = []string{"image", "memory", "pids", "output"}
 
 	truths      = []string{"true", "false"}
 	drifts      = []string{DriftAlert, DriftFence}

@@ -25,6 +25,14 @@ type Manifest struct {
 	Audit        bool     // records go to a log that no agent changes
 }
 
+// Guests is what agents may be made through front; nil: none.
+func (m *Manifest) Guests() *Guests {
+	if m == nil || m.Front == nil {
+		return nil
+	}
+	return m.Front.Guests
+}
+
 // Mode is how long an agent's command lives.
 type Mode string
 
@@ -62,6 +70,9 @@ type Agent struct {
 	// digest is what it was before there were any.
 	Upstream *Upstream  `json:",omitempty"`
 	CAFiles  []HostFile `json:",omitempty"`
+
+	// Guest says that it was made through front: it has a gateway and no runtime.
+	Guest bool `json:",omitempty"`
 }
 
 // HostFile is a file of the host that root reads, and where the manifest names

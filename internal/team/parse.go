@@ -176,6 +176,9 @@ func (r *reader) manifest(p place) *Manifest {
 	upstream, authorities := r.upstream(f["upstreamProxy"]), r.caFiles(f["caFiles"])
 	m.Verify = r.verify(f["verify"])
 	m.Front, m.Audit = r.front(f["front"]), r.boolean(f["audit"])
+	if g := m.Guests(); g != nil {
+		g.Upstream, g.CAFiles = upstream, authorities
+	}
 	d := r.defaults(f["defaults"])
 	r.need(p, f, "agents", "add agents: with at least one agent; `bulkhead init` writes an example")
 	if f["agents"].node == nil {

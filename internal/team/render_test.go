@@ -169,7 +169,13 @@ func renderedTools(t *Tools) any {
 		o["webhooks"] = t.Webhooks
 	}
 	if t.CodeImage != "" {
-		o["code"] = map[string]any{"image": t.CodeImage}
+		code := map[string]any{"image": t.CodeImage}
+		for key, n := range map[string]int64{"memory": t.CodeMemoryBytes, "pids": t.CodePIDs, "output": t.CodeOutputBytes} {
+			if n != 0 {
+				code[key] = n
+			}
+		}
+		o["code"] = code
 	}
 	return o
 }

@@ -31,9 +31,22 @@ type (
 		OnDrift  string `json:"onDrift,omitempty" jsonschema:"enum=alert,enum=fence,default=alert,description=What happens when something does not hold any more"`
 	}
 	docFront struct {
-		Listen string `json:"listen" jsonschema:"description=A loopback address and port of this host: 127.0.0.1:8484"`
-		Cert   string `json:"certFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's; with keyFile: TLS"`
-		Key    string `json:"keyFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's with mode 0600"`
+		Listen string     `json:"listen" jsonschema:"description=A loopback address and port of this host: 127.0.0.1:8484"`
+		Cert   string     `json:"certFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's; with keyFile: TLS"`
+		Key    string     `json:"keyFile,omitempty" jsonschema:"description=Absolute path of a PEM file of root's with mode 0600"`
+		Guests *docGuests `json:"guests,omitempty" jsonschema:"description=Agents without a runtime that are made over POST /admin/agents; this is their ceiling; without it there are none"`
+	}
+	docGuests struct {
+		Token  string         `json:"adminTokenFile" jsonschema:"description=Absolute path of a file of root's with mode 0600: at least 64 random bytes in hex or base64"`
+		Max    int            `json:"max" jsonschema:"minimum=1,maximum=4096,description=How many there may be"`
+		Awake  int            `json:"awake,omitempty" jsonschema:"minimum=1,maximum=256,default=32,description=How many gateways of them run at a time"`
+		Idle   string         `json:"idle,omitempty" jsonschema:"default=2m,description=A time like 2m from 5s to 24h after which an idle gateway stops"`
+		Egress []docEgress    `json:"egress,omitempty" jsonschema:"description=What any of them may be given"`
+		Tools  docTools       `json:"tools" jsonschema:"description=What any of them may be given; allow and memory and storage are needed; proc is not"`
+		Limits *docGuestLimit `json:"limits,omitempty"`
+	}
+	docGuestLimit struct {
+		Conns int `json:"connections,omitempty" jsonschema:"minimum=1,maximum=512,default=512,description=Connections open at a time"`
 	}
 	docUpstream struct {
 		URL         string   `json:"url" jsonschema:"description=http://host:port"`
@@ -77,7 +90,10 @@ type (
 		Code     *docCode `json:"code,omitempty" jsonschema:"description=What proc needs"`
 	}
 	docCode struct {
-		Image string `json:"image" jsonschema:"description=A name in the image store; what code runs in"`
+		Image  string   `json:"image" jsonschema:"description=A name in the image store; what code runs in"`
+		Memory quantity `json:"memory,omitempty" jsonschema:"description=Bytes of one piece of code; 512Mi by default"`
+		PIDs   int      `json:"pids,omitempty" jsonschema:"minimum=8,maximum=32768,default=64,description=Its processes and threads"`
+		Output quantity `json:"output,omitempty" jsonschema:"description=Bytes that are kept of its stdout and of its stderr; 1Ki to 8Mi; 1Mi by default"`
 	}
 	docLimits struct {
 		Memory    quantity `json:"memory,omitempty" jsonschema:"description=Bytes: 512Mi or 1.5Gi or 1G"`
@@ -190,6 +206,9 @@ func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
 		{document{}, topKeys},
 		{docDefaults{}, defaultsKeys},
 		{docUpstream{}, upstreamKeys},
+		{docFront{}, frontKeys},
+		{docGuests{}, guestsKeys},
+		{docGuestLimit{}, guestLimitKeys},
 		{docAgent{}, agentKeys},
 		{docLimits{}, limitKeys},
 		{docMount{}, mountKeys},

@@ -19,8 +19,14 @@ const (
 	maxRate                      = 100_000
 	minToolMemory, maxToolMemory = 1 << 20, 16 << 30
 	minStorage, maxStorage       = 1 << 20, 4 << 40
-	maxWebhooks                  = 32
-	toolsUsage                   = "{allow: [mem, fs, db, net]}"
+	defaultCodeMemory            = 512 << 20
+	defaultCodePIDs              = 64
+	// DefaultCodeOutput is what is kept of an output of code.
+	DefaultCodeOutput            = 1 << 20
+	minCodeOutput, maxCodeOutput = 1 << 10, 8 << 20
+
+	maxWebhooks = 32
+	toolsUsage  = "{allow: [mem, fs, db, net]}"
 )
 
 // Tools is what an agent's gateway serves it, beside messages
@@ -32,6 +38,15 @@ type Tools struct {
 	StorageBytes  int64    // of fs and db
 	Webhooks      []string // URLs to which notify_send may post
 	CodeImage     string   `json:",omitempty"` // what proc runs in; empty: proc is refused
+	// What one piece of code may take; 0: as [Tools.CodeLimits] says.
+	CodeMemoryBytes int64 `json:",omitempty"`
+	CodePIDs        int64 `json:",omitempty"` // processes and threads
+	CodeOutputBytes int64 `json:",omitempty"` // kept of stdout, and of stderr
+}
+
+// CodeLimits are what one piece of code may take.
+func (t *Tools) CodeLimits() (memory, pids, output int64) {
+	return cmp.Or(t.CodeMemoryBytes, defaultCodeMemory), cmp.Or(t.CodePIDs, defaultCodePIDs), cmp.Or(t.CodeOutputBytes, DefaultCodeOutput)
 }
 
 // Allowed gives the groups and names that the agent may call. That of messages
@@ -86,6 +101,9 @@ func (r *reader) tools(p place) *Tools {
 	t.Webhooks = r.webhooks(f["webhooks"])
 	if f["code"].node != nil {
 		code := r.fields(f["code"], "{image: toolchain}", codeKeys...)
+		t.CodeMemoryBytes = r.quantity(code["memory"], "a size like 512Mi", "16Mi to 1Ti", bytesOf, minMemory, maxMemory)
+		t.CodePIDs = r.quantity(code["pids"], "a number like 64", "8 to 32768", whole, minPIDs, maxPIDs)
+		t.CodeOutputBytes = r.quantity(code["output"], "a size like 1Mi", "1Ki to 8Mi", bytesOf, minCodeOutput, maxCodeOutput)
 		r.need(f["code"], code, "image", "name the image that code runs in, like {image: toolchain}")
 		if s, ok := r.text(code["image"], "the name of an image"); ok {
 			if !imageName().MatchString(s) || strings.Contains(s, "..") {
@@ -200,6 +218,9 @@ func (t *Tools) merge(d *Tools) *Tools {
 		m.MemoryBytes = cmp.Or(m.MemoryBytes, d.MemoryBytes)
 		m.StorageBytes = cmp.Or(m.StorageBytes, d.StorageBytes)
 		m.CodeImage = cmp.Or(m.CodeImage, d.CodeImage)
+		m.CodeMemoryBytes = cmp.Or(m.CodeMemoryBytes, d.CodeMemoryBytes)
+		m.CodePIDs = cmp.Or(m.CodePIDs, d.CodePIDs)
+		m.CodeOutputBytes = cmp.Or(m.CodeOutputBytes, d.CodeOutputBytes)
 	}
 	m = m.WithDefaults()
 	return &m
@@ -226,5 +247,12 @@ func toolDiff(old, new *Tools) []string {
 	one("tools.memory", size(old.MemoryBytes), size(new.MemoryBytes))
 	one("tools.storage", size(old.StorageBytes), size(new.StorageBytes))
 	one("tools.code.image", old.CodeImage, new.CodeImage)
+	if old.CodeImage != "" && new.CodeImage != "" {
+		oldMemory, oldPIDs, oldOutput := old.CodeLimits()
+		memory, pids, output := new.CodeLimits()
+		one("tools.code.memory", size(oldMemory), size(memory))
+		one("tools.code.pids", number(oldPIDs, ""), number(pids, ""))
+		one("tools.code.output", size(oldOutput), size(output))
+	}
 	return append(why, setDiff("tools.webhooks", old.Webhooks, new.Webhooks)...)
 }

@@ -146,7 +146,7 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 		return nil, d.refuse(ctx, c, reason)
 	}
 	c.In, c.shown = in, d.shower.show(t.Fields, in)
-	out, err := safely(ctx, c, do)
+	out, err := safely(withQuota(ctx, c.Caller.Quota), c, do)
 	var answer json.RawMessage
 	if err == nil {
 		answer, err = json.Marshal(out)

@@ -56,12 +56,18 @@ type Caller struct {
 	Team, Agent string
 	// Token is the id (jti) of the token shown, when it was one of control's.
 	Token string
+	// Key and Expires (Unix seconds) are that token's, by which it is told later
+	// whether it is still good.
+	Key     string
+	Expires int64
 	// Domains narrow what net tools may reach, below the manifest; nil: the
 	// manifest alone decides.
 	Domains []string
 	// Rate is the calls per minute that the token allows, when it is fewer than
 	// the table's; 0: the table's.
 	Rate int
+	// Quota is what the token allows of the agent's quotas.
+	Quota Quota
 }
 
 // Table is the tools of one agent's gateway. It does not change once made.

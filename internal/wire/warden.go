@@ -66,6 +66,10 @@ type TeamRequest struct {
 	Team string `json:"team,omitempty"`
 }
 
+// Guests stands for all guests of a team where agents are named. It can be
+// nobody's name.
+const Guests = "@guests"
+
 // AgentRequest names agents of a team; no agents means all of them.
 type AgentRequest struct {
 	Team   string   `json:"team"`
@@ -180,6 +184,21 @@ type StatusResult struct {
 type TeamStatus struct {
 	Team   string        `json:"team"`
 	Agents []AgentStatus `json:"agents"`
+	// Guests are those that were made through front; nil: there are none.
+	Guests *GuestStatus `json:"guests,omitempty"`
+}
+
+// GuestStatus is a team's agents without a runtime, counted: there may be
+// thousands. Awake and Asleep name the first twenty of each.
+type GuestStatus struct {
+	Made        int      `json:"made"`
+	Max         int64    `json:"max"`
+	Running     int      `json:"running"`
+	MaxAwake    int64    `json:"maxAwake"`
+	MemoryBytes int64    `json:"memoryBytes"` // of those that run
+	Awake       []string `json:"awake"`
+	Asleep      []string `json:"asleep,omitempty"`
+	Fence       *Fence   `json:"fence,omitempty"`
 }
 
 // AgentStatus is one agent. State is "running" only when every container runs

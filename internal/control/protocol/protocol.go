@@ -7,11 +7,23 @@ package protocol
 import (
 	"encoding/json"
 	"time"
+
+	"bulkhead/internal/control/admintoken"
+	"bulkhead/internal/deny"
+	"bulkhead/internal/team"
 )
 
 // Config is what control is told at its start.
 type Config struct {
-	Data string `json:"data"` // the path of its folder, as it sees it
+	Data   string  `json:"data"`             // the path of its folder, as it sees it
+	Admins []Admin `json:"admins,omitempty"` // teams for which agents may be made
+}
+
+// Admin is such a team: who may make them, and the ceiling of what they get.
+type Admin struct {
+	Team    string          `json:"team"`
+	Token   admintoken.Hash `json:"token"`
+	Ceiling *team.Guests    `json:"ceiling"`
 }
 
 // Verbs.
@@ -21,6 +33,7 @@ const (
 	VerbRevoke = "revoke" // [Revoke] -> [Revoked]
 	VerbRotate = "rotate" // [Rotate] -> [Rotated]
 	VerbTrust  = "trust"  // [TrustRequest] -> [Trusts]
+	VerbAdmin  = "admin"  // [AdminAsk] -> [AdminOrder]
 )
 
 // Issue asks for a token.
@@ -131,4 +144,30 @@ type Trusts struct {
 	Epoch    uint64            `json:"epoch"`
 	Front    json.RawMessage   `json:"front"`
 	Gateways []json.RawMessage `json:"gateways"` // in the order of the request
+}
+
+// AdminAsk is a request to /admin/agents of front, as front passed it on.
+type AdminAsk struct {
+	Teams  []string `json:"teams"` // whose guests may be made at that address
+	Token  string   `json:"token"`
+	Method string   `json:"method"`
+	Name   string   `json:"name,omitempty"` // of the path
+	Body   []byte   `json:"body,omitempty"`
+}
+
+// What an [AdminOrder] has the warden do.
+const (
+	DoMake   = "make"
+	DoList   = "list"
+	DoDelete = "delete"
+)
+
+// AdminOrder is what control decided: a refusal, or what the warden is to do,
+// which holds the guest against the manifest's ceiling once more.
+type AdminOrder struct {
+	Reason *deny.Reason `json:"reason,omitempty"`
+	Do     string       `json:"do,omitempty"`
+	Team   string       `json:"team,omitempty"`
+	Name   string       `json:"name,omitempty"`
+	Guest  *team.Guest  `json:"guest,omitempty"`
 }

@@ -52,6 +52,8 @@ type Config struct {
 	// Data is the path, as the gateway sees it, of layout.Agent.Data. The
 	// outbox and system.db lie in it.
 	Data string `json:"data,omitempty"`
+	// SpoolBytes bounds the records that wait for audit; 0: store.DefaultSpool.
+	SpoolBytes int64 `json:"spoolBytes,omitempty"`
 	// Front and Audit are the host's own servers. Nil: there is none.
 	Front *Service `json:"front,omitempty"`
 	Audit *Service `json:"audit,omitempty"`

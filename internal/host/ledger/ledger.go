@@ -45,6 +45,7 @@ const (
 	Mount    Kind = "mount"    // below the data-dir: an agent's disk
 	RunDir   Kind = "run-dir"  // below /run/bulkhead
 	Account  Kind = "account"  // Linux account and its subordinate range
+	IDRange  Kind = "id-range" // of a guest, out of the block of bulkhead-guests; Name is FIRST-LAST
 	StateDir Kind = "data-dir" // below /var/lib/bulkhead: kept by down, removed by down --purge
 )
 

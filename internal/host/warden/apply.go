@@ -84,6 +84,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 		}
 	}
 	faults = append(faults, w.checkServices(m)...)
+	faults = append(faults, w.checkGuests(m)...)
 	if err := roomOn(w.host.State); err != nil {
 		faults = append(faults, err.Error())
 	}
@@ -229,6 +230,7 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	delete(w.unreadable, next.name) // it is readable now
 	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
+	w.spreadTrust(ctx)
 	defer debug.FreeOSMemory() // a start leaves much behind, and may be the last for months
 	w.drifts.teamChanged(next.name)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
@@ -246,6 +248,9 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 		return err
 	}
 	if _, err := w.ensureSystem(ctx); err != nil {
+		return err
+	}
+	if err := w.foundGuests(ctx, next); err != nil {
 		return err
 	}
 	w.mountDisks(ctx, next)
@@ -287,6 +292,9 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 		}
 	}
 	w.setTeam(next)
+	if err := w.settleGuests(ctx, next); err != nil {
+		return err
+	}
 	if err := w.saveTeam(next, nil); err != nil {
 		return err
 	}

@@ -16,7 +16,8 @@ import (
 )
 
 // What code that an agent's gateway has run may take, each piece of it.
-var codeLimits = engine.Limits{MemoryBytes: 512 << 20, MilliCPU: 1000, PIDs: 64, NoFile: 1024, FileBytes: codeScratch}
+// The manifest says how much memory and how many processes.
+var codeLimits = engine.Limits{MilliCPU: 1000, NoFile: 1024, FileBytes: codeScratch}
 
 const (
 	codeScratch = 64 << 20     // bytes of /tmp, and of HOME
@@ -29,6 +30,8 @@ const (
 // image and memory to write to. Nothing of the agent, of its gateway or of the
 // host is there, and its id is neither's.
 func codeSpec(h layout.Host, a *host.Agent) engine.Spec {
+	limits := codeLimits
+	limits.MemoryBytes, limits.PIDs, _ = a.Want.Tools.CodeLimits()
 	return engine.Spec{
 		Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name, Role: engine.RoleRun,
 		Root: engine.Root{Path: filepath.Join(h.Image(a.CodeImage()), "rootfs")},
@@ -40,7 +43,7 @@ func codeSpec(h layout.Host, a *host.Agent) engine.Spec {
 		Env:      []string{"HOME=" + insideHome, "LANG=C.UTF-8", "PATH=" + defaultPath, "TMPDIR=/tmp"},
 		Dir:      insideHome,
 		Hostname: a.Place.Name + "-code",
-		Limits:   codeLimits.WithDefaults(),
+		Limits:   limits.WithDefaults(),
 	}
 }
 

@@ -82,13 +82,9 @@ const (
 // authorities are the lists that the runtime is shown, none without caFiles, and
 // the one that its gateway is, by path below conf.
 func (a *agentRun) authorities() (map[string]string, error) {
-	var company []byte
-	for _, f := range a.Want.CAFiles {
-		one, err := trust.Company(f.Path)
-		if err != nil {
-			return nil, fmt.Errorf("warden: caFiles: %w", err)
-		}
-		company = append(company, one...)
+	company, err := companyOf(a.Want)
+	if err != nil {
+		return nil, err
 	}
 	files, err := a.gatewayAuthorities(company)
 	if err != nil || len(company) == 0 {
@@ -111,6 +107,18 @@ func (a *agentRun) authorities() (map[string]string, error) {
 		return files, nil
 	}
 	return files, tree.Remove(filepath.Join(a.Place.Conf(), all))
+}
+
+// companyOf reads the authorities that caFiles name, as PEM.
+func companyOf(a *team.Agent) (company []byte, err error) {
+	for _, f := range a.CAFiles {
+		one, err := trust.Company(f.Path)
+		if err != nil {
+			return nil, fmt.Errorf("warden: caFiles: %w", err)
+		}
+		company = append(company, one...)
+	}
+	return company, nil
 }
 
 // addingCA are the variables whose list comes on top of a program's own.

@@ -55,6 +55,9 @@ func (a *agentRun) startGateway(ctx context.Context) error {
 		cfg.CodeSocket = insideProc + codeSocket
 	}
 	a.serviceConfig(&cfg)
+	if a.Want.Guest {
+		cfg.SpoolBytes = guestSpool
+	}
 	cf, err := sealed("gateway-config", cfg)
 	if err != nil {
 		return err

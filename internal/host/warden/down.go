@@ -104,7 +104,7 @@ func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wi
 	if err := w.saveBeforeEnd(ctx, t, t.sorted()); err != nil {
 		return res, err
 	}
-	if err := haltAll(ctx, t.sorted()); err != nil {
+	if err := errors.Join(haltAll(ctx, t.sorted()), w.closeGuests(ctx, t.name)); err != nil {
 		return res, err
 	}
 	if t.adapter != nil { // last, so that what agents sent until their end is kept
@@ -128,6 +128,9 @@ func (w *Warden) removeTeam(ctx context.Context, t *teamRun, purge bool) (res wi
 	// By the ledger, not by the manifest: it also knows what a crashed up made.
 	for _, agent := range w.agentsOf(t) {
 		gone, kept, err := w.dismiss(ctx, w.host.Agent(t.name, agent), purge)
+		if err == nil {
+			err = w.forgetIDs(t.name, agent)
+		}
 		res.Removed, res.Kept = append(res.Removed, gone...), append(res.Kept, kept...)
 		if err != nil {
 			return res, fmt.Errorf("agent %s: %w", agent, err)

@@ -78,6 +78,11 @@ func (w *Warden) fenceAgents(ctx context.Context, req wire.FenceRequest, by stri
 		a.fence.Store(&f.Fence) // whatever the disk said
 	}
 	errs = append(errs, w.applyTable(ctx))
+	if len(req.Agents) == 0 {
+		for _, name := range w.guestTeamsOf(req.Team) {
+			errs = append(errs, w.fenceGuests(ctx, name, f))
+		}
+	}
 	res := &wire.FenceResult{SchemaVersion: 1, Agents: make([]wire.FencedAgent, len(agents))}
 	var all sync.WaitGroup
 	for i, a := range agents {
@@ -203,12 +208,25 @@ func (a *agentRun) eachGroup(do func(path string) error) error {
 func (w *Warden) unfence(ctx context.Context, req wire.AgentRequest) (*wire.StatusResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
+	guests := len(req.Agents) == 0 || slices.Contains(req.Agents, wire.Guests)
+	alone := len(req.Agents) > 0
+	req.Agents = slices.DeleteFunc(slices.Clone(req.Agents), func(n string) bool { return n == wire.Guests })
+	alone = alone && len(req.Agents) == 0
 	t, agents, err := w.selected(req)
 	if err != nil {
 		return nil, err
 	}
+	if alone {
+		agents = nil // none named means all
+	}
+	freed := false
+	if guests {
+		if freed, err = w.releaseGuests(t.name); err != nil {
+			return nil, err
+		}
+	}
 	agents = slices.DeleteFunc(agents, func(a *agentRun) bool { return a.fence.Load() == nil })
-	if len(agents) == 0 {
+	if len(agents) == 0 && !freed {
 		return nil, badInput("none of these agents is fenced", "`bulkhead status` shows which are")
 	}
 	for _, a := range agents {

@@ -29,9 +29,17 @@ var gatewayDisk = disk.Size{Bytes: 64 << 20, Inodes: 4096}
 // bytesPerToolFile is what one inode of an agent's tools stands for.
 const bytesPerToolFile = 8 << 10
 
-// gatewayDiskFor is gatewayDisk with room for what the agent's tools keep.
-func gatewayDiskFor(t *team.Tools) disk.Size {
-	s := gatewayDisk
+// guestDisk is the same for a guest's: it has no outbox, and keeps fewer records
+// ([guestSpool]). There may be thousands of them.
+var guestDisk = disk.Size{Bytes: 20 << 20, Inodes: 1280}
+
+// gatewayDiskFor is what a gateway may write with room for what the agent's
+// tools keep.
+func gatewayDiskFor(a *team.Agent) disk.Size {
+	s, t := gatewayDisk, a.Tools
+	if a.Guest {
+		s = guestDisk
+	}
 	if t != nil {
 		s.Bytes += t.GatewayDiskBytes()
 		s.Inodes += t.WithDefaults().StorageBytes / bytesPerToolFile
@@ -59,7 +67,10 @@ func (w *Warden) wantedDisks(p layout.Agent, want *team.Agent) []agentDisk {
 	out := w.disksOf(p)
 	l := want.Limits.WithDefaults()
 	out[0].size = disk.Size{Bytes: l.DiskBytes, Inodes: l.Inodes}
-	out[1].size = gatewayDiskFor(want.Tools)
+	out[1].size = gatewayDiskFor(want)
+	if want.Guest {
+		return out[1:]
+	}
 	return out
 }
 

@@ -59,6 +59,7 @@ func (w *Warden) recover(ctx context.Context) {
 			}
 			a.start() // its owner goes on by itself and reports in status
 		}
+		w.adoptGuests(t.name)
 	}
 	for _, t := range teams {
 		if !t.state.Removing {
@@ -95,6 +96,12 @@ func (w *Warden) recoverTeam(ctx context.Context, name string) error {
 	}
 	t := &teamRun{name: name, manifest: m, raw: raw, state: st, agents: map[string]*agentRun{}}
 	w.setTeam(t)
+	if err := w.foundGuests(ctx, t); err != nil {
+		w.log.Error("guests not recovered", "team", name, "error", err)
+	}
+	if err := w.settleGuests(ctx, t); err != nil { // from the next up on it is known what they run under
+		w.log.Error("guests", "team", name, "error", err)
+	}
 	if !st.Removing {
 		if err := w.admitAdapter(ctx, t); err != nil {
 			w.log.Error("adapter not recovered", "team", name, "error", err)
@@ -125,6 +132,9 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 		for n := range t.agents {
 			claimed[t.name+"/"+n] = true
 		}
+		for n := range w.guestsOfLocked(t.name) {
+			claimed[t.name+"/"+n] = true
+		}
 		if t.adapter != nil {
 			claimed[t.name+"/"+layout.AdapterName] = true
 		}
@@ -141,7 +151,11 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 		place := w.host.Agent(th.Team, th.Agent)
 		orphan := &agentRun{w: w}
 		orphan.Place = place
-		if _, _, err := w.dismiss(ctx, orphan.Place, false); err != nil {
+		_, _, err := w.dismiss(ctx, orphan.Place, false)
+		if err == nil {
+			err = w.forgetIDs(th.Team, th.Agent)
+		}
+		if err != nil {
 			w.log.Error("removing what a crash left", "thing", th.String(), "error", err)
 		}
 	}
@@ -159,7 +173,7 @@ func (w *Warden) removeOrphans(ctx context.Context, unreadable map[string]bool) 
 }
 
 func (w *Warden) sharedLeft() bool {
-	return w.ledger.Has(ledger.Account, layout.SystemAccount) || w.ledger.Has(ledger.Account, layout.ResolverAccount) || w.servicesLeft() ||
+	return w.ledger.Has(ledger.Account, layout.SystemAccount) || w.ledger.Has(ledger.Account, layout.ResolverAccount) || w.ledger.Has(ledger.Account, layout.GuestsAccount) || w.servicesLeft() ||
 		w.ledger.Has(ledger.Table, nft.Name)
 }
 

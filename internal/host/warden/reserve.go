@@ -46,6 +46,9 @@ func (w *Warden) releaseReserve() error {
 	return nil
 }
 
+// errFull is a disk that would be used up.
+var errFull = fmt.Errorf("the disk is full: %w", unix.ENOSPC)
+
 // full says whether an error comes of a disk or quota that is used up.
 func full(err error) bool { return errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) }
 

@@ -46,6 +46,7 @@ type service struct {
 // serviceWants is what a running server should be told, and whom it should
 // know.
 type serviceWants struct {
+	guests   map[string]*team.Guests // by team
 	members  map[string]hub.Member
 	fronts   map[netip.AddrPort]*team.Front
 	teams    map[netip.AddrPort][]string // that listen there
@@ -159,13 +160,22 @@ func (s *service) folders() error {
 // want takes what the manifests say now; the next attempt to bring the server
 // up puts it in force. Every agent of a team that wants it has a token.
 func (s *service) want() error {
-	next := serviceWants{members: map[string]hub.Member{}, fronts: map[netip.AddrPort]*team.Front{}, teams: map[netip.AddrPort][]string{}}
+	next := serviceWants{guests: map[string]*team.Guests{}, members: map[string]hub.Member{}, fronts: map[netip.AddrPort]*team.Front{}, teams: map[netip.AddrPort][]string{}}
 	s.w.mu.Lock()
 	for _, name := range slices.Sorted(maps.Keys(s.w.teams)) {
 		t := s.w.teams[name]
 		next.accepted = append(next.accepted, t.state.Accepted...)
+		if g := t.manifest.Guests(); g != nil && !t.state.Removing {
+			next.guests[name] = g
+		}
 		if t.state.Removing || !slices.Contains(t.manifest.Services(), s.place.Name) {
 			continue
+		}
+		for _, g := range s.w.guestsOfLocked(name) {
+			if slices.Contains(g.seats, s.place.Name) {
+				m := hub.Member{Team: name, Agent: g.Place.Name, GatewayID: g.IDs.Gateway()}
+				next.members[m.Key()] = m
+			}
 		}
 		if f := t.manifest.Front; f != nil && s.place.Name == layout.FrontName {
 			next.fronts[f.Listen] = f

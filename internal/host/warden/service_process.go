@@ -80,13 +80,32 @@ func (s *service) config() (cfg any, listen []netip.AddrPort, err error) {
 	s.mu.Unlock()
 	switch s.place.Name {
 	case layout.ControlName:
-		return control.Config{Data: insideData}, nil, nil
+		out := control.Config{Data: insideData}
+		for _, name := range slices.Sorted(maps.Keys(wants.guests)) {
+			token, err := adminToken(wants.guests[name])
+			if err != nil {
+				return nil, nil, err
+			}
+			out.Admins = append(out.Admins, control.Admin{Team: name, Token: token, Ceiling: wants.guests[name]})
+		}
+		return out, nil, nil
 	case layout.AuditName:
 		return auditproto.Config{Data: insideData}, nil, nil
 	}
 	out := front.Config{}
 	for _, at := range slices.SortedFunc(maps.Keys(wants.fronts), netip.AddrPort.Compare) {
 		one := front.Listener{Address: at.String(), Teams: wants.teams[at]}
+		for _, name := range wants.teams[at] {
+			g := wants.guests[name]
+			if g == nil {
+				continue
+			}
+			token, err := adminToken(g)
+			if err != nil {
+				return nil, nil, err
+			}
+			one.Guests = append(one.Guests, front.Guests{Team: name, Token: token})
+		}
 		if f := wants.fronts[at]; f.Cert.Path != "" {
 			if one.Certificate, err = tree.ReadFile(f.Cert.Path, maxTLSFile, false); err == nil {
 				one.Key, err = tree.ReadFile(f.Key.Path, maxTLSFile, true)

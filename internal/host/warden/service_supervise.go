@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"bulkhead/internal/layout"
 	"bulkhead/internal/record"
 )
 
@@ -77,6 +78,9 @@ func (s *service) supervise(ctx context.Context, settle func()) {
 		why := ""
 		if err != nil {
 			why = err.Error()
+		}
+		if err == nil && s.place.Name != layout.AuditName {
+			s.w.spreadTrust(ctx) // front trusts nobody until it is told, which the next tick would do late
 		}
 		s.note(why)
 		settle()

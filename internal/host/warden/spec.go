@@ -12,6 +12,7 @@ import (
 	"bulkhead/internal/engine/podman"
 	"bulkhead/internal/host"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/team"
 )
 
 // Places inside containers.
@@ -33,6 +34,11 @@ const (
 	gatewayName = "gateway"
 	dialerName  = "dialer"
 )
+
+// codeOutputs is how many outputs of code a gateway may hold at a time: two of
+// each of four that execute (twice, as they are answered), of four spawned, and
+// of the sixteen that ended last.
+const codeOutputs = 2 * (2*4 + 4 + 16)
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -155,6 +161,11 @@ func gatewaySpec(a *host.Agent, programs string) engine.Spec {
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.AdapterDir(), Target: insideAdapter})
 	}
 	if a.CodeImage() != "" {
+		// It holds two outputs of each piece that runs or is remembered, and of
+		// those that are answered a copy as JSON.
+		if _, _, output := a.Want.Tools.CodeLimits(); output > team.DefaultCodeOutput {
+			s.Limits.MemoryBytes += codeOutputs * (output - team.DefaultCodeOutput)
+		}
 		s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.Place.ProcDir(), Target: insideProc})
 	}
 	for _, name := range a.Services {

@@ -54,6 +54,7 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 		for _, a := range agents {
 			ts.Agents = append(ts.Agents, a.status(ctx, accepted))
 		}
+		ts.Guests = w.guestStatus(t.name)
 		if adapter != nil {
 			ts.Agents = append(ts.Agents, adapter.status(ctx))
 		}

@@ -22,6 +22,7 @@ import (
 // resolver.
 type system struct {
 	block    account.Range
+	guests   account.Range // none as long as no team has guests
 	dns      account.User
 	resolver *process
 	servers  []netip.Addr
@@ -154,7 +155,7 @@ func (w *Warden) removeSystem(ctx context.Context) ([]string, error) {
 		return gone, err
 	}
 	gone = append(gone, "table inet "+nft.Name)
-	for _, name := range []string{layout.ResolverAccount, layout.SystemAccount} {
+	for _, name := range []string{layout.ResolverAccount, layout.GuestsAccount, layout.SystemAccount} {
 		if !w.ledger.Has(ledger.Account, name) {
 			continue
 		}

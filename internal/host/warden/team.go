@@ -161,13 +161,19 @@ func idsInUse(r account.Range) (map[uint32]bool, error) {
 // decoyIDs is how many ids at the end of the system block are kept for decoys.
 const decoyIDs = 1000
 
-// applyTable puts the rules of every agent of every team in force. The caller
-// holds w.change.
+// applyTable puts the rules of every agent of every team in force, and of those
+// guests that run.
 func (w *Warden) applyTable(ctx context.Context) error {
+	w.tabling.Lock() // the last one in force is the last that was read
+	defer w.tabling.Unlock()
 	w.mu.Lock()
 	want := nft.Want{
 		Refused:  []nft.Range{{First: w.sys.block.First, Last: w.sys.block.Last()}},
 		Resolver: &nft.Resolver{ID: w.sys.dns.UID, Servers: w.sys.servers},
+	}
+	want.Refused = append(want.Refused, w.guestIDsLocked()...)
+	for _, a := range w.guestsLocked(func(g *guest) bool { return g.state != guestAsleep && g.dials() }) {
+		want.Agents = append(want.Agents, nft.Binding{Account: a.Place.Account, IDs: a.IDs})
 	}
 	for _, t := range w.teams {
 		for _, a := range t.agents {

@@ -33,9 +33,9 @@ func (c *call) tokens() error {
 	case control.VerbIssue:
 		return passOn(c, req, func(q *control.Issue) error {
 			q.By = c.uid
-			a, err := c.w.agent(q.Team, q.Agent)
+			place, err := c.w.tokenFor(q.Team, q.Agent)
 			if err == nil {
-				q.Team = a.Place.Team
+				q.Team = place.Team
 			}
 			return err
 		}, func(r *control.Issued, waiting []string) { r.Waiting = waiting })
@@ -143,6 +143,7 @@ func (w *Warden) spreadTrust(ctx context.Context) (waiting []string) {
 			}
 		}
 	}
+	agents = append(agents, w.guestsLocked(func(g *guest) bool { return g.state == guestUp })...)
 	w.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, serviceAsk)
 	defer cancel()

@@ -88,15 +88,20 @@ type Warden struct {
 	signing sync.Mutex // held by whoever reads or changes the evidence keys or a history
 
 	change sync.Mutex // held by whoever changes the set of teams, rules or accounts
-	noting sync.Mutex // held while the file of audit's heads is read and written
+	// tabling is held while the rules are read together and put in force.
+	tabling sync.Mutex
+	noting  sync.Mutex // held while the file of audit's heads is read and written
 
-	mu       sync.Mutex // guards teams, unreadable, sys and calls
+	mu       sync.Mutex // guards teams, unreadable, sys, calls and guests
 	teams    map[string]*teamRun
 	services map[string]*service // by name; those that a team wants
+	guests   map[string]*guests  // by team; those that may have some
 	// unreadable are teams whose state was lost, and why. Their agents may run.
 	unreadable map[string]error
 	calls      int     // being answered
 	sys        *system // nil until the first team
+
+	wakes chan struct{} // places of guests that start at a time
 
 	owners sync.WaitGroup // supervisors and connections
 	ctx    context.Context
@@ -146,11 +151,12 @@ func Run(ctx context.Context, cfg Config) error {
 	w.watchGrants()
 	w.watchDrift()
 	w.watchTrust()
+	w.watchGuests()
 	return w.serve(ln)
 }
 
 func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
-	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, services: map[string]*service{}, apparmor: apparmor.New(), refused: newRefusals(), events: newEvents(), drifts: newDrifts(), unreadable: map[string]error{}}
+	w := &Warden{cfg: cfg, host: cfg.Host, log: cfg.Log, teams: map[string]*teamRun{}, services: map[string]*service{}, guests: map[string]*guests{}, wakes: make(chan struct{}, wakesAtOnce), apparmor: apparmor.New(), refused: newRefusals(), events: newEvents(), drifts: newDrifts(), unreadable: map[string]error{}}
 	var err error
 	if w.ledger, err = ledger.Open(w.host.Ledger()); err != nil {
 		return nil, err

@@ -45,6 +45,8 @@ type Claims struct {
 	ID        string    `json:"jti"`
 	// Epoch is that of the [Trust] in force when the token was made.
 	Epoch uint64 `json:"epoch"`
+	// Key is the id of the key that it was verified with; no claim of the token.
+	Key string `json:"-"`
 }
 
 // Allowed gives Domains as the tools take it: nil when nothing is narrowed.

@@ -123,13 +123,14 @@ func (v *Verifier) Verify(text string) (*Claims, *deny.Reason) {
 		Layer: deny.LayerTools, Code: deny.BadToken, What: "a token", Why: err.Error(),
 		Mend: "get a new one with `bulkhead token issue AGENT`, and send it as `Authorization: Bearer`",
 	}
-	if errors.Is(err, errNotTold) {
+	if errors.Is(err, ErrNotTold) {
 		r.Why, r.Mend, r.RetryAfter = err.Error(), "try again; if it stays so, look at `bulkhead status`: control or the warden is away", 1
 	}
 	return nil, r
 }
 
-var errNotTold = errors.New("what is revoked is not known at the moment, so no token is taken")
+// ErrNotTold says that a verifier does not know at the moment what is revoked.
+var ErrNotTold = errors.New("what is revoked is not known at the moment, so no token is taken")
 
 func (v *Verifier) verify(text string) (*Claims, error) {
 	h, c, err := read(text)
@@ -144,7 +145,7 @@ func (v *Verifier) verify(text string) (*Claims, error) {
 	now := v.cfg.Now()
 	switch age := now.Sub(told); {
 	case told.IsZero() || age > v.cfg.MaxAge:
-		return nil, errNotTold
+		return nil, ErrNotTold
 	case !known:
 		return nil, errors.New("its key is not known")
 	case key.over(now):
@@ -165,9 +166,33 @@ func (v *Verifier) verify(text string) (*Claims, error) {
 	case revoked:
 		return nil, errors.New("it is revoked")
 	case c.Epoch > epoch:
-		return nil, errNotTold // it is newer than what this verifier heard
+		return nil, ErrNotTold // it is newer than what this verifier heard
 	}
+	c.Key = h.Kid
 	return &c, nil
+}
+
+// Still says whether a token that was verified before, and is not at hand any
+// more, would still be taken: nil, [ErrNotTold], or why it is over.
+func (v *Verifier) Still(id, key string, expires int64) error {
+	v.mu.RLock()
+	told, k, revoked := v.told, v.keys[key], v.revoked[id]
+	_, known := v.keys[key]
+	v.mu.RUnlock()
+	now := v.cfg.Now()
+	switch age := now.Sub(told); {
+	case now.Unix() >= expires: // what is expired is forgotten by whoever knew that it was revoked
+		return errors.New("it is expired")
+	case told.IsZero() || age > v.cfg.MaxAge:
+		return ErrNotTold
+	case !known:
+		return errors.New("its key is not known")
+	case k.over(now):
+		return errors.New("its key was replaced, and the overlap is over")
+	case revoked:
+		return errors.New("it is revoked")
+	}
+	return nil
 }
 
 // signature checks the signature with the key's own algorithm, the times and

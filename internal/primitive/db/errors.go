@@ -48,7 +48,7 @@ func (s *Store) refused(ctx context.Context, c *conn, what string, err error) er
 	case sqlite3.SQLITE_NOMEM:
 		return tooHungry(what)
 	case sqlite3.SQLITE_FULL:
-		return s.cfg.Budget.Full(what)
+		return s.cfg.Budget.Full(ctx, what)
 	case sqlite3.SQLITE_TOOBIG:
 		return tool.Refuse(deny.ToolTooLarge, what, fmt.Sprintf("a value, row or statement is larger than %d bytes, or a statement than it may be", maxValue), "store large data with fs_write, or in several rows")
 	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH:

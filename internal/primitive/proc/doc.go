@@ -21,7 +21,8 @@
 // A task is a tool and an input, called when a cron expression ([ParseCron],
 // UTC) says so, as its owner: with the owner's own token and domains, through
 // the same table, rate and record as any call, so that it can do nothing that
-// its owner could not. Tasks lie in a [Tasks] and survive restarts. Times that
+// its owner could not, and no longer than that token is good: then the task is
+// over. Tasks lie in the agent's system.db ([Tasks]) and survive restarts. Times that
 // passed while the gateway was away are made up for by one call, when the last
 // of them was at most an hour ago; else they are left out. A task that still
 // runs when it is due again is left out that time. That a time was used is on

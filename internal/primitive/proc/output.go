@@ -1,30 +1,39 @@
 package proc
 
 import (
+	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
 )
 
-// MaxOutput bounds what is kept of stdout, and of stderr, in bytes.
-const MaxOutput = 1 << 20
+// DefaultOutput bounds what is kept of stdout, and of stderr, in bytes.
+const DefaultOutput = 1 << 20
 
-const outputNote = "\n[the output is longer than 1 MiB; the rest was thrown away]\n"
+// outputNote says that there was more than n bytes.
+func outputNote(n int) string {
+	many := fmt.Sprintf("%d bytes", n)
+	if n%(1<<20) == 0 {
+		many = fmt.Sprintf("%d MiB", n>>20)
+	}
+	return "\n[the output is longer than " + many + "; the rest was thrown away]\n"
+}
 
 // output keeps the beginning of what code prints, and reads the rest so that
 // nothing blocks.
 type output struct {
 	done chan struct{} // closed at the end of the stream
+	most int           // bytes that are kept
 
 	mu   sync.Mutex
 	kept []byte
 	all  int64 // bytes that came
 }
 
-// collect reads f to its end, and closes it.
-func collect(f *os.File) *output {
-	o := &output{done: make(chan struct{})}
+// collect reads f to its end, keeps its first bytes, and closes it.
+func collect(f *os.File, most int) *output {
+	o := &output{done: make(chan struct{}), most: most}
 	go o.read(f) // ends with the last writer, which the launcher sees to
 	return o
 }
@@ -37,7 +46,7 @@ func (o *output) read(f io.ReadCloser) {
 		n, err := f.Read(buf)
 		o.mu.Lock()
 		o.all += int64(n)
-		o.kept = append(o.kept, buf[:min(n, MaxOutput-len(o.kept))]...)
+		o.kept = append(o.kept, buf[:min(n, o.most-len(o.kept))]...)
 		o.mu.Unlock()
 		if err != nil {
 			return
@@ -51,7 +60,7 @@ func (o *output) text() string {
 	defer o.mu.Unlock()
 	s := strings.ToValidUTF8(string(o.kept), "\uFFFD")
 	if o.all > int64(len(o.kept)) {
-		s += outputNote
+		s += outputNote(o.most)
 	}
 	return s
 }

@@ -63,7 +63,7 @@ func begin(ctx context.Context, s *spawner, q wire.CodeRequest) (*process, error
 		return nil, err
 	}
 	p := &process{id: "p-" + strings.ToLower(rand.Text()[:12]), language: q.Language, container: r.container, since: time.Now(), run: r, done: make(chan struct{})}
-	p.stdout, p.stderr = collect(r.stdout), collect(r.stderr)
+	p.stdout, p.stderr = collect(r.stdout, s.output), collect(r.stderr, s.output)
 	return p, nil
 }
 

@@ -22,7 +22,14 @@ const (
 	makeUp       = time.Hour
 	// look is how often the clock is looked at, at least: it may be set.
 	look = time.Minute
+	// soon is when a task is looked at again of which cannot be told whether its
+	// owner may still call.
+	soon = 2 * time.Second
 )
+
+// ErrNotKnown says that it is not known at the moment whether a token is good:
+// the gateway has just started, or control is away.
+var ErrNotKnown = errors.New("whether the owner's token is still good is not known")
 
 // Caller calls a tool as somebody ([tool.Dispatcher.Call]).
 type Caller func(ctx context.Context, who tool.Caller, name string, input []byte) (json.RawMessage, *deny.Reason)
@@ -93,15 +100,26 @@ func (s *schedule) due(ctx context.Context) (time.Duration, error) {
 		if at.IsZero() {
 			continue
 		}
+		switch err := s.good(t.Owner); {
+		case errors.Is(err, ErrNotKnown):
+			wait = min(wait, soon) // its time is not used: it is made up for, within [makeUp]
+			continue
+		case err != nil:
+			s.cfg.Log.WarnContext(ctx, "a task is over with its owner's token", "task", t.ID, "tool", t.Tool, "token", t.Owner.Token, "why", err)
+			if err := s.cfg.Tasks.Delete(ctx, t.ID, nil); err != nil {
+				return 0, err
+			}
+			continue
+		}
 		t.Last = at
 		if s.busy[t.ID] {
-			if err := s.cfg.Tasks.Put(ctx, t); err != nil {
+			if err := s.cfg.Tasks.Put(ctx, t, nil); err != nil {
 				return 0, err
 			}
 			continue
 		}
 		t.Runs++
-		if err := s.cfg.Tasks.Put(ctx, t); err != nil { // before the call: no time is used twice
+		if err := s.cfg.Tasks.Put(ctx, t, nil); err != nil { // before the call: no time is used twice
 			return 0, err
 		}
 		s.busy[t.ID] = true
@@ -138,27 +156,16 @@ func (t Task) times(now time.Time) (due, next time.Time, err error) {
 
 // call makes one call, as the task's owner.
 func (s *schedule) call(ctx context.Context, t Task) {
-	err := s.good(t.Owner)
-	if err == nil {
-		if _, reason := s.cfg.Call(ctx, t.Owner, t.Tool, t.Input); reason != nil {
-			err = reason
-		}
-	}
+	_, reason := s.cfg.Call(ctx, t.Owner, t.Tool, t.Input)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.busy, t.ID)
-	if err == nil {
+	if reason == nil {
 		return
 	}
-	s.cfg.Log.WarnContext(ctx, "a scheduled call failed", "task", t.ID, "tool", t.Tool, "error", err)
-	list, err := s.cfg.Tasks.All(ctx)
-	for _, o := range list {
-		if o.ID == t.ID {
-			o.Failed++
-			err = s.cfg.Tasks.Put(ctx, o)
-		}
-	}
-	if err != nil {
+	s.cfg.Log.WarnContext(ctx, "a scheduled call failed", "task", t.ID, "tool", t.Tool, "error", reason)
+	// Who stops the gateway does not keep what happened from being counted.
+	if err := s.cfg.Tasks.Update(context.WithoutCancel(ctx), t.ID, func(o *Task) { o.Failed++ }); err != nil {
 		s.cfg.Log.ErrorContext(ctx, "the schedule cannot be written", "task", t.ID, "error", err)
 	}
 }
@@ -169,7 +176,7 @@ func (s *schedule) good(who tool.Caller) error {
 		return s.cfg.Good(who)
 	}
 	if who.Token != "" {
-		return errors.New("nobody can say whether its owner's token is still good")
+		return ErrNotKnown
 	}
 	return nil
 }
@@ -244,10 +251,8 @@ func (s *schedule) create(ctx context.Context, c *tool.Call) (any, error) {
 	if len(list) >= maxTasks {
 		return nil, tool.Refuse(deny.ToolQuota, c.What(), fmt.Sprintf("the agent has %d tasks, as many as it may", maxTasks), "delete one; action list shows them")
 	}
-	if err := c.Begin(ctx); err != nil {
-		return nil, err
-	}
-	if err := s.cfg.Tasks.Put(ctx, t); err != nil {
+	by := c.Take()
+	if err := s.cfg.Tasks.Put(ctx, t, &by); err != nil {
 		return nil, err
 	}
 	select {
@@ -296,10 +301,8 @@ func (s *schedule) remove(ctx context.Context, c *tool.Call) (any, error) {
 		if t.ID != id || !t.mine(c.Caller) {
 			continue
 		}
-		if err := c.Begin(ctx); err != nil {
-			return nil, err
-		}
-		if err := s.cfg.Tasks.Delete(ctx, id); err != nil {
+		by := c.Take()
+		if err := s.cfg.Tasks.Delete(ctx, id, &by); err != nil {
 			return nil, err
 		}
 		return map[string]any{"taskId": id, "deleted": true}, nil

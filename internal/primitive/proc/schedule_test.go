@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/primitive/proc"
 	"bulkhead/internal/record"
+	"bulkhead/internal/store"
 	"bulkhead/internal/tool"
 )
 
@@ -37,6 +39,8 @@ type stage struct {
 	t     *testing.T
 	d     *tool.Dispatcher
 	tools *proc.Tools
+	store *store.Store
+	tasks *proc.Tasks
 
 	mu     sync.Mutex
 	called []tool.Caller
@@ -47,8 +51,15 @@ type stage struct {
 func newStage(t *testing.T, path string, good func(tool.Caller) error) *stage {
 	t.Helper()
 	s := &stage{t: t}
+	var err error
+	if s.store, err = store.Open(t.Context(), store.Config{Path: path}); err != nil {
+		t.Fatal(err)
+	}
+	if s.tasks, err = proc.OpenTasks(t.Context(), s.store, path+".json"); err != nil {
+		t.Fatal(err)
+	}
 	s.tools = proc.New(proc.Config{
-		Tasks: proc.NewFileTasks(path), Good: good,
+		Tasks: s.tasks, Good: good,
 		Call: func(ctx context.Context, who tool.Caller, name string, in []byte) (json.RawMessage, *deny.Reason) {
 			return s.d.Call(ctx, who, name, in)
 		},
@@ -100,6 +111,14 @@ func (s *stage) start() (stop func()) {
 		if err := <-done; err != nil {
 			s.t.Error(err)
 		}
+		s.close()
+	}
+}
+
+// close lets another gateway have the store.
+func (s *stage) close() {
+	if err := s.store.Close(); err != nil {
+		s.t.Error(err)
 	}
 }
 
@@ -112,7 +131,7 @@ func (s *stage) calls() int {
 func allGood(tool.Caller) error { return nil }
 
 func TestATaskIsItsOwnersCallAndSurvivesRestarts(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tasks.json")
+	path := filepath.Join(t.TempDir(), "system.db")
 	synctest.Test(t, func(t *testing.T) { // the clock begins at midnight
 		s := newStage(t, path, allGood)
 		stop := s.start()
@@ -152,7 +171,7 @@ func TestATaskIsItsOwnersCallAndSurvivesRestarts(t *testing.T) {
 }
 
 func TestWhatWasMissedLongAgoIsLeftOut(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tasks.json")
+	path := filepath.Join(t.TempDir(), "system.db")
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, path, allGood)
 		if _, reason := s.schedule(owner, map[string]any{"expression": "@daily", "tool": "mem_get", "input": map[string]int{"n": 1}}); reason != nil {
@@ -175,7 +194,7 @@ func TestWhatWasMissedLongAgoIsLeftOut(t *testing.T) {
 }
 
 func TestATaskThatStillRunsIsLeftOut(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tasks.json")
+	path := filepath.Join(t.TempDir(), "system.db")
 	synctest.Test(t, func(t *testing.T) {
 		s := newStage(t, path, allGood)
 		s.hold = make(chan struct{})
@@ -199,30 +218,43 @@ func TestATaskThatStillRunsIsLeftOut(t *testing.T) {
 }
 
 func TestATaskEndsWithItsOwnersToken(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "tasks.json")
+	path := filepath.Join(t.TempDir(), "system.db")
 	synctest.Test(t, func(t *testing.T) {
-		revoked := false
-		s := newStage(t, path, func(tool.Caller) error {
-			if revoked {
-				return errors.New("revoked")
-			}
-			return nil
-		})
+		var good error
+		s := newStage(t, path, func(tool.Caller) error { return good })
 		stop := s.start()
-		if _, reason := s.schedule(owner, map[string]any{"expression": "* * * * *", "tool": "mem_get", "input": map[string]int{"n": 1}}); reason != nil {
+		every := map[string]any{"expression": "* * * * *", "tool": "mem_get", "input": map[string]int{"n": 1}}
+		if _, reason := s.schedule(owner, every); reason != nil {
 			t.Fatal(reason)
 		}
 		time.Sleep(61 * time.Second)
 		synctest.Wait()
-		revoked = true
-		time.Sleep(3 * time.Minute)
+		// As long as it cannot be told nothing is called, and nothing is over.
+		good = fmt.Errorf("%w: told nothing", proc.ErrNotKnown)
+		time.Sleep(5 * time.Minute)
 		synctest.Wait()
 		if s.calls() != 1 {
+			t.Errorf("%d calls while nobody knows", s.calls())
+		}
+		good = nil
+		time.Sleep(5 * time.Second) // of what was missed one call is made up for
+		synctest.Wait()
+		if s.calls() != 2 {
+			t.Errorf("%d calls once it is known", s.calls())
+		}
+		good = errors.New("revoked")
+		time.Sleep(3 * time.Minute)
+		synctest.Wait()
+		if s.calls() != 2 {
 			t.Errorf("%d calls", s.calls())
 		}
-		out, _ := s.schedule(owner, map[string]any{"action": "list"})
-		if task := out["tasks"].([]any)[0].(map[string]any); task["failed"].(float64) != 3 || task["runs"].(float64) != 4 {
-			t.Errorf("%v", task)
+		good = nil
+		out, reason := s.schedule(tool.Caller{Team: "pair", Agent: "writer"}, map[string]any{"action": "list"})
+		if reason != nil || len(out["tasks"].([]any)) != 0 {
+			t.Errorf("a task outlives its token: %v, %v", out, reason)
+		}
+		if _, reason := s.schedule(owner, every); reason != nil {
+			t.Fatal(reason)
 		}
 		stop()
 		// A gateway that knows nothing of tokens runs nothing of one.
@@ -237,8 +269,55 @@ func TestATaskEndsWithItsOwnersToken(t *testing.T) {
 	})
 }
 
+// Earlier builds kept tasks in a file.
+func TestTasksOfAFileAreTakenOverOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "system.db")
+	former := `[{"taskId":"t-1","expression":"@daily","tool":"mem_get","input":{"n":1},"owner":{"Team":"pair","Agent":"writer","Token":"","Domains":null,"Rate":0},"created":"2026-01-01T00:00:00Z","runs":3,"failed":1},
+{"taskId":"t-2","expression":"@daily","tool":"mem_get","owner":{"Team":"pair","Agent":"writer","Token":"jti","Domains":[],"Rate":0},"created":"2026-01-01T00:00:00Z","runs":0,"failed":0}]`
+	if err := os.WriteFile(path+".json", []byte(former), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := newStage(t, path, allGood)
+	list, err := s.tasks.All(t.Context())
+	if err != nil || len(list) != 2 || list[0].ID != "t-1" || list[0].Runs != 3 || list[1].Owner.Token != "jti" || list[1].Owner.Domains == nil || list[0].Owner.Domains != nil {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if _, err := os.Stat(path + ".json"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the file is there still: %v", err)
+	}
+	if err := s.tasks.Update(t.Context(), "t-1", func(x *proc.Task) { x.Failed = 9 }); err != nil {
+		t.Fatal(err)
+	}
+	s.close()
+	// As after a crash before the file was removed.
+	if err := os.WriteFile(path+".json", []byte(former), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = newStage(t, path, allGood)
+	if list, err = s.tasks.All(t.Context()); err != nil || len(list) != 2 || list[0].Failed != 9 {
+		t.Errorf("%+v, %v", list, err)
+	}
+	s.close()
+	for name, text := range map[string]string{"no JSON": "x", "no id": `[{"tool":"mem_get"}]`, "an id twice": `[{"taskId":"t"},{"taskId":"t"}]`} {
+		if err := os.WriteFile(path+".json", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		st, err := store.Open(t.Context(), store.Config{Path: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := proc.OpenTasks(t.Context(), st, path+".json"); err == nil || !strings.Contains(err.Error(), "move the file away") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestAScheduleIsBoundedAndItsOwners(t *testing.T) {
-	s := newStage(t, filepath.Join(t.TempDir(), "tasks.json"), allGood)
+	s := newStage(t, filepath.Join(t.TempDir(), "system.db"), allGood)
+	defer s.close()
 	owner := tool.Caller{Team: "pair", Agent: "writer", Token: "jti-1"}
 	other := tool.Caller{Team: "pair", Agent: "writer", Token: "jti-2"}
 	self := tool.Caller{Team: "pair", Agent: "writer"}
@@ -292,12 +371,23 @@ func FuzzTaskFile(f *testing.F) {
 		if err := os.WriteFile(path, raw, 0o600); err != nil {
 			t.Fatal(err)
 		}
-		tasks := proc.NewFileTasks(path)
-		before, err := tasks.All(t.Context())
+		s, err := store.Open(t.Context(), store.Config{Path: path + ".db"})
 		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = s.Close() }()
+		tasks, err := proc.OpenTasks(t.Context(), s, path)
+		if err != nil {
+			if _, err := os.Stat(path); err != nil {
+				t.Fatalf("what was refused is gone: %v", err)
+			}
 			return
 		}
-		if err := tasks.Put(t.Context(), proc.Task{ID: "added"}); err != nil {
+		before, err := tasks.All(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tasks.Put(t.Context(), proc.Task{ID: "added"}, nil); err != nil {
 			t.Fatal(err)
 		}
 		after, err := tasks.All(t.Context())

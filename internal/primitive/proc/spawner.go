@@ -21,7 +21,8 @@ const maxIdle = 2
 // spawner is the way to the launcher. Each piece of code has a connection while
 // it runs.
 type spawner struct {
-	path string
+	output int // bytes that are kept of each output
+	path   string
 
 	mu     sync.Mutex
 	idle   []*wire.Conn

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"slices"
-	"sync"
+	"path/filepath"
 	"time"
 
-	"github.com/google/renameio/v2"
-
+	"bulkhead/internal/record"
+	"bulkhead/internal/sqlite"
+	"bulkhead/internal/store"
 	"bulkhead/internal/tool"
 )
 
@@ -31,86 +31,146 @@ type Task struct {
 	Failed int64 `json:"failed"`
 }
 
-// Tasks is where tasks lie. What returned is durable. Its methods may be called
-// concurrently.
-type Tasks interface {
-	All(ctx context.Context) ([]Task, error)
-	// Put adds a task, or replaces the one of its id.
-	Put(ctx context.Context, t Task) error
-	// Delete takes one away; that it is not there is no error.
-	Delete(ctx context.Context, id string) error
-}
+// Tasks is where tasks lie: the agent's system.db. What returned is durable.
+type Tasks struct{ store *store.Store }
 
-// FileTasks keeps tasks in one file, which is replaced as a whole.
-type FileTasks struct {
-	path string
-	mu   sync.Mutex
+// OpenTasks makes the table. Tasks of the file that earlier builds kept at
+// former are taken over, after which there is no such file.
+func OpenTasks(ctx context.Context, s *store.Store, former string) (*Tasks, error) {
+	t := &Tasks{s}
+	if err := s.Migrate(ctx, "proc", [][]string{{
+		`CREATE TABLE task (
+			id   TEXT PRIMARY KEY,
+			body BLOB NOT NULL -- JSON
+		) STRICT, WITHOUT ROWID`,
+	}}); err != nil {
+		return nil, err
+	}
+	if former == "" {
+		return t, nil
+	}
+	return t, t.takeOver(ctx, former)
 }
 
 // maxTaskFile bounds the file that is read.
 const maxTaskFile = maxTasks * (maxTaskInput + 64<<10)
 
-// NewFileTasks keeps tasks at path; the file need not exist yet.
-func NewFileTasks(path string) *FileTasks { return &FileTasks{path: path} }
-
-// All gives every task.
-func (f *FileTasks) All(context.Context) ([]Task, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.read()
+// takeOver moves what a former file holds. It is removed once that is on disk:
+// after a crash in between it is read again, and what is there already stays.
+func (t *Tasks) takeOver(ctx context.Context, path string) error {
+	list, err := readFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("proc: tasks of an earlier build: %w; move the file away to go on without them", err)
+	}
+	err = t.store.Update(ctx, func(x *store.Tx) error {
+		for _, one := range list {
+			if err := put(x, "INSERT OR IGNORE INTO task (id, body) VALUES (?, ?)", one); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("proc: tasks of an earlier build: %w", err)
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return fmt.Errorf("proc: %w", err)
+	}
+	return errors.Join(dir.Sync(), dir.Close())
 }
 
-func (f *FileTasks) read() ([]Task, error) {
-	st, err := os.Stat(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
+func readFile(path string) ([]Task, error) {
+	st, err := os.Stat(path)
 	if err != nil {
-		return nil, fmt.Errorf("proc: tasks: %w", err)
+		return nil, err
 	}
 	if st.Size() > maxTaskFile {
-		return nil, fmt.Errorf("proc: tasks: %s has %d bytes; it was not written by this program", f.path, st.Size())
+		return nil, fmt.Errorf("%s has %d bytes, and was not written by this program", path, st.Size())
 	}
-	raw, err := os.ReadFile(f.path)
+	raw, err := os.ReadFile(path) // #nosec G304 -- the gateway's own folder
 	if err != nil {
-		return nil, fmt.Errorf("proc: tasks: %w", err)
+		return nil, err
 	}
 	var out []Task
 	if err := json.Unmarshal(raw, &out); err != nil {
-		return nil, fmt.Errorf("proc: tasks: %s: %w", f.path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	seen := map[string]bool{}
+	for _, one := range out {
+		if one.ID == "" || seen[one.ID] {
+			return nil, fmt.Errorf("%s: task %.40q has no id of its own", path, one.ID)
+		}
+		seen[one.ID] = true
 	}
 	return out, nil
 }
 
-// Put adds or replaces one.
-func (f *FileTasks) Put(_ context.Context, t Task) error {
-	return f.change(func(list []Task) []Task {
-		if i := slices.IndexFunc(list, func(o Task) bool { return o.ID == t.ID }); i >= 0 {
-			list[i] = t
-			return list
+// All gives every task, by its id.
+func (t *Tasks) All(ctx context.Context) ([]Task, error) {
+	var out []Task
+	err := t.store.View(ctx, func(x *store.Tx) error {
+		return x.Query("SELECT body FROM task ORDER BY id", func(row []sqlite.Value) error {
+			var one Task
+			if err := json.Unmarshal(sqlite.Blob(row[0]), &one); err != nil {
+				return fmt.Errorf("proc: a task does not decode: %w", err)
+			}
+			out = append(out, one)
+			return nil
+		})
+	})
+	return out, err
+}
+
+// Put adds a task, or replaces the one of its id, together with a record of the
+// call that does; nil: none.
+func (t *Tasks) Put(ctx context.Context, one Task, by *record.Record) error {
+	return t.store.Update(ctx, func(x *store.Tx) error {
+		if by != nil {
+			x.Record(*by)
 		}
-		return append(list, t)
+		return put(x, "INSERT INTO task (id, body) VALUES (?, ?) ON CONFLICT (id) DO UPDATE SET body = excluded.body", one)
 	})
 }
 
-// Delete takes one away.
-func (f *FileTasks) Delete(_ context.Context, id string) error {
-	return f.change(func(list []Task) []Task { return slices.DeleteFunc(list, func(o Task) bool { return o.ID == id }) })
+func put(x *store.Tx, sql string, one Task) error {
+	raw, err := json.Marshal(one)
+	if err != nil {
+		return fmt.Errorf("proc: task: %w", err)
+	}
+	_, err = x.Exec(sql, one.ID, raw)
+	return err
 }
 
-func (f *FileTasks) change(how func([]Task) []Task) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	list, err := f.read()
-	if err != nil {
+// Update changes a task that is there still.
+func (t *Tasks) Update(ctx context.Context, id string, change func(*Task)) error {
+	return t.store.Update(ctx, func(x *store.Tx) error {
+		var one Task
+		there := false
+		if err := x.Query("SELECT body FROM task WHERE id = ?", func(row []sqlite.Value) error {
+			there = true
+			return json.Unmarshal(sqlite.Blob(row[0]), &one)
+		}, id); err != nil || !there {
+			return err
+		}
+		change(&one)
+		return put(x, "UPDATE task SET body = ?2 WHERE id = ?1", one)
+	})
+}
+
+// Delete takes one away; that it is not there is no error.
+func (t *Tasks) Delete(ctx context.Context, id string, by *record.Record) error {
+	return t.store.Update(ctx, func(x *store.Tx) error {
+		if by != nil {
+			x.Record(*by)
+		}
+		_, err := x.Exec("DELETE FROM task WHERE id = ?", id)
 		return err
-	}
-	raw, err := json.Marshal(how(list))
-	if err != nil {
-		return fmt.Errorf("proc: tasks: %w", err)
-	}
-	if err := renameio.WriteFile(f.path, raw, 0o600); err != nil {
-		return fmt.Errorf("proc: tasks: %w", err)
-	}
-	return nil
+	})
 }

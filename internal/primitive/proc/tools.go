@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -32,13 +33,18 @@ type Config struct {
 	// Socket is the path of the launcher's socket for code, as the gateway sees
 	// it (gatewayconfig.Config.CodeSocket).
 	Socket string
+	// Output bounds what is kept of stdout, and of stderr, in bytes; 0:
+	// DefaultOutput.
+	Output int
 	// Tasks keeps what is scheduled. Nil: nothing can be.
-	Tasks Tasks
+	Tasks *Tasks
 	// Call calls a tool as somebody, by the gateway's own table
 	// (tool.Dispatcher.Call), for what is scheduled.
 	Call Caller
 	// Good says whether who scheduled a task may still call tools: the token is
-	// not over or revoked. Nil: who holds no token is the agent itself.
+	// not over or revoked. An error that wraps [ErrNotKnown] says that this cannot
+	// be told now; with any other the task is over. Nil: who holds no token is the
+	// agent itself, and of others it cannot be told.
 	Good func(who tool.Caller) error
 	Log  *slog.Logger
 	Now  func() time.Time // for tests; nil: time.Now
@@ -55,7 +61,7 @@ type Tools struct {
 // New makes the tools; the launcher is reached on demand. Run runs what is
 // scheduled.
 func New(cfg Config) *Tools {
-	s := &spawner{path: cfg.Socket}
+	s := &spawner{path: cfg.Socket, output: cmp.Or(cfg.Output, DefaultOutput)}
 	return &Tools{spawner: s, processes: newProcesses(s), executing: make(chan struct{}, maxExecuting), schedule: newSchedule(cfg)}
 }
 

@@ -74,7 +74,7 @@ func (b *Budget) Give(bytes, files int64) { b.Count(-bytes, -files) }
 // holds a loan.
 func (b *Budget) Take(ctx context.Context, what string, bytes, files int64) error {
 	for {
-		reason, lent := b.take(what, bytes, files)
+		reason, lent := b.take(ctx, what, bytes, files)
 		if reason == nil {
 			return nil
 		}
@@ -89,37 +89,46 @@ func (b *Budget) Take(ctx context.Context, what string, bytes, files int64) erro
 	}
 }
 
-func (b *Budget) take(what string, bytes, files int64) (*deny.Reason, chan struct{}) {
+func (b *Budget) take(ctx context.Context, what string, bytes, files int64) (*deny.Reason, chan struct{}) {
+	limit := b.limit(ctx)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case files > 0 && b.files+files > b.limits.Files:
 		return tool.Refuse(deny.ToolQuota, what, fmt.Sprintf("%d of the %d files and folders that this agent may have are there", b.files, b.limits.Files),
 			"delete files that are not needed; or raise tools.storage of the agent in bulkhead.yaml"), nil
-	case bytes > 0 && b.bytes+bytes > b.limits.Bytes:
-		return full(what, bytes, b.limits.Bytes-b.bytes, b.limits.Bytes), b.lent
+	case bytes > 0 && b.bytes+bytes > limit:
+		return b.full(what, bytes, limit-b.bytes, limit), b.lent
 	}
 	b.bytes += bytes
 	b.files += files
 	return nil, nil
 }
 
-// Full is the refusal of a tool that found out by itself, within a loan.
-func (b *Budget) Full(what string) *deny.Reason {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return full(what, 0, 0, b.limits.Bytes)
+// limit is how many bytes whoever ctx is of may leave taken: the agent's, or
+// fewer when the call's token says so.
+func (b *Budget) limit(ctx context.Context) int64 {
+	return tool.Narrow(b.limits.Bytes, tool.QuotaOf(ctx).Storage)
 }
 
-func full(what string, need, left, limit int64) *deny.Reason {
+// Full is the refusal of a tool that found out by itself, within a loan.
+func (b *Budget) Full(ctx context.Context, what string) *deny.Reason {
+	return b.full(what, 0, 0, b.limit(ctx))
+}
+
+func (b *Budget) full(what string, need, left, limit int64) *deny.Reason {
 	why := fmt.Sprintf("the %d bytes of storage that this agent may use, or those of the disk below, are used up", limit)
 	if need > 0 {
 		why = fmt.Sprintf("%d bytes more are needed, and %d are left of the %d that this agent may store", need, max(left, 0), limit)
 	}
-	return tool.Refuse(deny.ToolQuota, what, why, "delete files or rows that are not needed; or raise tools.storage of the agent in bulkhead.yaml")
+	mend := "delete files or rows that are not needed; or raise tools.storage of the agent in bulkhead.yaml"
+	if limit < b.limits.Bytes {
+		why, mend = why+"; this token allows no more", "delete files or rows that are not needed; or get a token that allows more (storageQuotaBytes)"
+	}
+	return tool.Refuse(deny.ToolQuota, what, why, mend)
 }
 
-// Borrow takes all bytes that are left and says how many. settle must be
+// Borrow takes all bytes that are left for whoever ctx is of and says how many. settle must be
 // called once, with what is kept of them; a negative number gives back more
 // than was lent. One loan is out at a time; others wait for it.
 func (b *Budget) Borrow(ctx context.Context) (n int64, settle func(kept int64), err error) {
@@ -137,7 +146,7 @@ func (b *Budget) Borrow(ctx context.Context) (n int64, settle func(kept int64), 
 		}
 	}
 	defer b.mu.Unlock()
-	n = max(b.limits.Bytes-b.bytes, 0)
+	n = max(b.limit(ctx)-b.bytes, 0)
 	done := make(chan struct{})
 	b.bytes += n
 	b.lent = done

@@ -3,12 +3,16 @@ package storage
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
+	"bulkhead/internal/tool"
 )
 
 func quota(err error) bool {
@@ -66,6 +70,83 @@ func TestAnyNumberOfTakersNeverHoldMoreThanTheLimit(t *testing.T) {
 			t.Errorf("%d bytes and %d files are left over", n, f)
 		}
 	})
+}
+
+// carrying gives the contexts of calls with a token of that quota, as the
+// dispatcher makes them.
+func carrying(t *testing.T, bytes int64) context.Context {
+	t.Helper()
+	var out context.Context
+	table, err := tool.NewTable(tool.Tool{Name: "fs_read", Group: tool.Files, Run: func(ctx context.Context, _ *tool.Call) (any, error) {
+		out = context.WithoutCancel(ctx)
+		return nil, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := tool.New(tool.Config{Table: table, Journal: nowhere{}, Allowed: []string{"fs"}})
+	if _, reason := d.Call(t.Context(), tool.Caller{Quota: tool.Quota{Storage: bytes}}, "fs_read", []byte("{}")); reason != nil {
+		t.Fatal(reason)
+	}
+	return out
+}
+
+type nowhere struct{}
+
+// Write implements tool.Journal.
+func (nowhere) Write(context.Context, record.Record) error { return nil }
+
+// Note implements tool.Journal.
+func (nowhere) Note(record.Record) {}
+
+func TestATokensQuotaIsExactUnderConcurrency(t *testing.T) {
+	b := New(Limits{Bytes: 1000, Files: 1000})
+	small, large, wide := carrying(t, 105), carrying(t, 500), carrying(t, 5000)
+	var wg sync.WaitGroup
+	var counts [2]atomic.Int64
+	for range 200 {
+		for i, ctx := range []context.Context{small, large} {
+			wg.Go(func() {
+				switch err := b.Take(ctx, "test", 10, 0); {
+				case err == nil:
+					counts[i].Add(1)
+				case !quota(err):
+					t.Error(err)
+				}
+			})
+		}
+		wg.Go(func() { // a database with the larger token, which keeps nothing
+			n, settle, err := b.Borrow(large)
+			if err != nil || n > 500 {
+				t.Errorf("%d were lent, %v", n, err)
+				return
+			}
+			settle(0)
+		})
+	}
+	wg.Wait()
+	if used, _ := b.Used(); counts[0].Load() > 10 || counts[0].Load()+counts[1].Load() != 50 || used != 500 {
+		t.Errorf("%d with 105 and %d with 500 bytes, %d used", counts[0].Load(), counts[1].Load(), used)
+	}
+	if n, settle, err := b.Borrow(small); err != nil || n != 0 {
+		t.Errorf("%d were lent above the quota, %v", n, err)
+	} else {
+		settle(0)
+	}
+	err := b.Take(small, "test", 1, 0)
+	var r *deny.Reason
+	if !errors.As(err, &r) || !strings.Contains(r.Mend, "storageQuotaBytes") {
+		t.Errorf("%v", err)
+	}
+	if err := b.Take(small, "test", -1, 0); err != nil {
+		t.Errorf("what is given back is never refused: %v", err)
+	}
+	if err := b.Take(wide, "test", 501, 0); err != nil {
+		t.Error(err)
+	}
+	if err := b.Take(wide, "test", 1, 0); !quota(err) {
+		t.Errorf("a token widens the agent's quota: %v", err)
+	}
 }
 
 func TestWhoNeedsWhatIsLentWaitsForIt(t *testing.T) {

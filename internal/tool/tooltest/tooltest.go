@@ -39,6 +39,13 @@ func Store(t testing.TB, change func(*store.Config)) *store.Store {
 type Caller struct {
 	T     testing.TB
 	Calls *tool.Dispatcher
+	Who   tool.Caller // Team and Agent are always the same
+}
+
+// With calls with a token of that quota.
+func (c Caller) With(q tool.Quota) Caller {
+	c.Who.Quota = q
+	return c
 }
 
 // New serves tools, whose records go to s.
@@ -52,7 +59,7 @@ func New(t testing.TB, s *store.Store, tools ...tool.Tool) Caller {
 	for _, one := range tools {
 		allowed = append(allowed, one.Name)
 	}
-	return Caller{t, tool.New(tool.Config{Table: table, Journal: s, Allowed: allowed, Rate: Rate})}
+	return Caller{T: t, Calls: tool.New(tool.Config{Table: table, Journal: s, Allowed: allowed, Rate: Rate})}
 }
 
 // Try makes a call; input is marshalled unless it is a string.
@@ -66,7 +73,9 @@ func (c Caller) Try(name string, input any) (string, *deny.Reason) {
 		}
 		text = string(raw)
 	}
-	out, reason := c.Calls.Call(context.Background(), tool.Caller{Team: "t", Agent: "a"}, name, []byte(text))
+	who := c.Who
+	who.Team, who.Agent = "t", "a"
+	out, reason := c.Calls.Call(context.Background(), who, name, []byte(text))
 	return string(out), reason
 }
 
