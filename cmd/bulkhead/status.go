@@ -34,12 +34,28 @@ when all of its containers run and every layer was read back as in force.`,
 				a.next("`sudo bulkhead up` puts a manifest in force")
 				return nil
 			}
-			if a.teams(res) {
+			wrong := a.teams(res)
+			switch {
+			case fenced(res) != "":
+				a.next("`sudo bulkhead release "+fenced(res)+"` lets it go on as it was", "`bulkhead logs "+fenced(res)+"` shows what it printed")
+			case wrong:
 				a.next("`bulkhead logs AGENT` shows what it printed", "`sudo bulkhead restart AGENT` makes it anew")
 			}
 			return nil
 		},
 	}
+}
+
+// fenced is the first agent that is cut off; "" when none is.
+func fenced(res wire.StatusResult) string {
+	for _, t := range res.Teams {
+		for _, s := range t.Agents {
+			if s.Fence != nil {
+				return s.Agent
+			}
+		}
+	}
+	return ""
 }
 
 // teams prints each team's table and, below it, what is wrong; it says whether

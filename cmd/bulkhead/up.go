@@ -67,6 +67,10 @@ func (a *app) up(ctx context.Context, file string, accept []string) error {
 		a.next("`sudo bulkhead logs AGENT` shows what it printed", "`sudo bulkhead up` may be repeated at any time")
 		return err
 	}
+	if name := fenced(res.Status); name != "" {
+		a.next("`sudo bulkhead release " + name + "` ends its fence")
+		return nil
+	}
 	first := m.Agents[0].Name
 	a.next("`sudo bulkhead verify` attacks every wall and shows what held",
 		"`sudo bulkhead exec "+first+" -- sh` opens a shell inside "+first)

@@ -111,8 +111,9 @@ func TestKillEndsEverythingAndRemoveLeavesNothing(t *testing.T) {
 }
 
 // A thread that joined the group to fork into it is still there for a moment
-// after its goroutine has ended; the process that it belongs to must live.
-func TestKillSparesTheProcessWhoseThreadIsThere(t *testing.T) {
+// after its goroutine has ended, one that keeps a place ready for long; the
+// process that it belongs to must go on.
+func TestAProcessThatOnlyHasAThreadThereIsSpared(t *testing.T) {
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
 		tree, err := Open("bulkhead-test-cgroup")
 		if err != nil {
@@ -136,7 +137,13 @@ func TestKillSparesTheProcessWhoseThreadIsThere(t *testing.T) {
 		if procs, err := g.Procs(); err != nil || !slices.Contains(procs, os.Getpid()) {
 			t.Fatalf("the thread is not there: %v, %v", procs, err)
 		}
-		// Killing would end this test here.
+		// Stopping or killing would end this test here.
+		if err := g.Freeze(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+		if err := g.Thaw(); err != nil {
+			t.Error(err)
+		}
 		if err := g.Kill(50 * time.Millisecond); err == nil {
 			t.Error("a group with a thread in it is said to be empty")
 		}

@@ -45,7 +45,7 @@ func (g *Group) pass() (frozen bool, err error) {
 	if g.tree.unified != "" {
 		return g.Frozen()
 	}
-	pids, err := g.all()
+	pids, _, err := g.all()
 	if err != nil {
 		return false, err
 	}
@@ -63,7 +63,8 @@ func (g *Group) pass() (frozen bool, err error) {
 }
 
 // Frozen says whether no process of the group or below it can run. A group
-// without processes is frozen only on version 2, where it keeps what enters.
+// without processes is frozen only on version 2, where it keeps what enters. A
+// thread of root's that is there does not count.
 func (g *Group) Frozen() (bool, error) {
 	if g.tree.unified != "" {
 		raw, err := os.ReadFile(g.file("", "cgroup.events"))
@@ -72,9 +73,9 @@ func (g *Group) Frozen() (bool, error) {
 		}
 		return strings.Contains("\n"+string(raw), "\nfrozen 1\n"), nil
 	}
-	pids, err := g.all()
+	pids, visitors, err := g.all()
 	if err != nil || len(pids) == 0 {
-		return false, err
+		return len(visitors) > 0, err
 	}
 	for _, pid := range pids {
 		if !stopped(pid) {
@@ -92,7 +93,7 @@ func (g *Group) Thaw() error {
 	if g.tree.unified != "" {
 		return write(g.file("", "cgroup.freeze"), "0")
 	}
-	pids, err := g.all()
+	pids, _, err := g.all()
 	if err != nil {
 		return err
 	}

@@ -85,9 +85,9 @@ func procs(file string) ([]int, error) {
 }
 
 // all lists the processes of the group and of every group below it, in every
-// hierarchy.
-func (g *Group) all() ([]int, error) {
-	var out []int
+// hierarchy. visitors are those of root that only have a thread there (see
+// JoinThread): they are no members, and nothing is done to them.
+func (g *Group) all() (members, visitors []int, err error) {
 	for _, dir := range g.folders() {
 		err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 			if errors.Is(err, fs.ErrNotExist) {
@@ -96,23 +96,65 @@ func (g *Group) all() ([]int, error) {
 			if err != nil || !e.IsDir() {
 				return err
 			}
-			more, err := procs(filepath.Join(path, "cgroup.procs"))
-			out = append(out, more...)
+			here, there, err := g.in(path)
+			members, visitors = append(members, here...), append(visitors, there...)
 			return err
 		})
 		if err != nil {
-			return nil, fmt.Errorf("cgroup: list %s: %w", g.path, err)
+			return nil, nil, fmt.Errorf("cgroup: list %s: %w", g.path, err)
 		}
 	}
-	slices.Sort(out)
-	return slices.Compact(out), nil
+	slices.Sort(members)
+	members = slices.Compact(members)
+	// A process that is a member by one of its places is one.
+	visitors = slices.DeleteFunc(visitors, func(pid int) bool { return slices.Contains(members, pid) })
+	slices.Sort(visitors)
+	return members, slices.Compact(visitors), nil
+}
+
+// in lists the processes of one folder.
+func (g *Group) in(dir string) (members, visitors []int, err error) {
+	all, err := procs(filepath.Join(dir, "cgroup.procs"))
+	if err != nil || len(all) == 0 || g.tree.unified != "" {
+		return all, nil, err
+	}
+	// Version 1 names a process in cgroup.procs when any thread of it is there,
+	// and each thread in tasks.
+	threads, err := procs(filepath.Join(dir, "tasks"))
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, pid := range all {
+		if !slices.Contains(threads, pid) && isRoots(pid) {
+			visitors = append(visitors, pid)
+		} else {
+			members = append(members, pid)
+		}
+	}
+	return members, visitors, nil
+}
+
+// isRoots says whether a process is root's in every respect. Nothing of an
+// agent ever is: the first thread of a process may end before the others and is
+// in no list then, which must not pass for a visit.
+func isRoots(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)) // #nosec G304 -- procfs
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(raw)) {
+		if ids, ok := strings.CutPrefix(line, "Uid:"); ok {
+			return strings.Join(strings.Fields(ids), " ") == "0 0 0 0"
+		}
+	}
+	return false
 }
 
 // Kill ends every process of the group and of the groups below it, and
 // returns when none is left, or an error after patience. On version 1 the
 // group first loses the right to fork, so that a fork bomb cannot outrun the
-// loop; Create gives it back. A thread of the caller (see JoinThread) that has
-// not ended yet is waited for: a signal would end the caller with it.
+// loop; Create gives it back. A thread of root's (see JoinThread) that has not
+// ended yet is waited for: a signal would end its whole process.
 func (g *Group) Kill(patience time.Duration) error {
 	if !g.Exists() {
 		return nil
@@ -125,23 +167,20 @@ func (g *Group) Kill(patience time.Duration) error {
 	}
 	deadline := time.Now().Add(patience)
 	for wait := time.Millisecond; ; wait = min(wait*2, 50*time.Millisecond) {
-		pids, err := g.all()
+		pids, visitors, err := g.all()
 		if err != nil {
 			return err
 		}
-		if len(pids) == 0 {
+		if len(pids)+len(visitors) == 0 {
 			return nil
 		}
 		for _, pid := range pids {
-			if pid == os.Getpid() {
-				continue
-			}
 			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
 				return fmt.Errorf("cgroup: kill %d of %s: %w", pid, g.path, err)
 			}
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("cgroup: %d processes of %s outlived SIGKILL for %v: %v", len(pids), g.path, patience, pids)
+			return fmt.Errorf("cgroup: %d processes of %s outlived SIGKILL for %v: %v; threads of %v are still there", len(pids), g.path, patience, pids, visitors)
 		}
 		time.Sleep(wait)
 	}
@@ -153,6 +192,6 @@ func (g *Group) Busy() (bool, error) {
 	if !g.Exists() {
 		return false, nil
 	}
-	procs, err := g.all()
-	return len(procs) > 0, err
+	members, visitors, err := g.all()
+	return len(members)+len(visitors) > 0, err
 }

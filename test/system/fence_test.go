@@ -27,8 +27,20 @@ sleep 0.2`)
 		stage.Until(t, "the writer counts", func() bool { return counts() > 0 })
 		was := stage.Container(t, c.Agent(t, "writer"), "runtime").PID
 
+		// A run leaves places ready, in which the launcher has a thread.
+		c.Run(t, "run", "writer", "--", "true")
 		c.Run(t, "panic", "writer", "--why", "it is a test")
 		a := c.Agent(t, "writer")
+		for _, l := range a.Layers {
+			if !l.InForce {
+				t.Errorf("layer %s of a fenced agent: %s", l.Layer, l.Witness)
+			}
+		}
+		for _, k := range a.Containers {
+			if !k.Running {
+				t.Errorf("the fenced agent's %s is down", k.Name)
+			}
+		}
 		if a.State != "fenced" || a.Fence == nil || a.Fence.Why != "it is a test" || strings.Contains(a.Why, "but") {
 			t.Errorf("status: %s, %s, %+v", a.State, a.Why, a.Fence)
 		}

@@ -83,6 +83,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 			faults = append(faults, err.Error())
 		}
 	}
+	faults = append(faults, notAcceptable(req.AcceptMissing, doctor.Features())...)
 	faults = append(faults, w.checkServices(m)...)
 	faults = append(faults, w.checkGuests(m)...)
 	if err := roomOn(w.host.State); err != nil {

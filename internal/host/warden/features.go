@@ -45,6 +45,23 @@ func missing(ctx context.Context, host doctor.Host, features []doctor.Check, acc
 	return lost, refused
 }
 
+// notAcceptable names what was accepted to be missing and is no layer that may
+// be: a slip of the pen must not pass for consent.
+func notAcceptable(accepted []string, features []doctor.Check) (faults []string) {
+	var may []string
+	for _, f := range features {
+		if f.Need == doctor.Optional && !slices.Contains(may, string(f.Layer)) {
+			may = append(may, string(f.Layer))
+		}
+	}
+	for _, a := range accepted {
+		if !slices.Contains(may, a) {
+			faults = append(faults, fmt.Sprintf("--accept-missing %q: no layer of this name can be missing; those that can are %s", a, strings.Join(may, ", ")))
+		}
+	}
+	return faults
+}
+
 // lacking names what of a layer this host does not have now.
 func lacking(ctx context.Context, host doctor.Host, features []doctor.Check, layer string) string {
 	var out []string
