@@ -2,6 +2,7 @@ package confine
 
 import (
 	"fmt"
+	"runtime"
 
 	"golang.org/x/sys/unix"
 
@@ -107,7 +108,9 @@ func ours(r engine.Role) bool {
 // themselves once they run, since the exec that starts them needs the call.
 func Seal() error {
 	// The engine has set it already; a process that was started otherwise
-	// needs it for the call.
+	// needs it for the call, on the very thread that makes it.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("confine: no_new_privs: %w", err)
 	}

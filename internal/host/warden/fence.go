@@ -134,10 +134,17 @@ func (a *agentRun) freeze(ctx context.Context) (res wire.FencedAgent) {
 	}
 	fail(a.freezeGroups()) // at once
 	a.release()            // its owner may be about to start something
-	fail(a.freezeGroups())
-	frozen, err := a.frozen()
-	res.Frozen = frozen
-	fail(err)
+	// The launcher goes on, and may be about to fill its pool: what it makes
+	// holds nothing of the agent, and stops with the rest.
+	for end := time.Now().Add(fencePatience); ; pause(ctx, 10*time.Millisecond) {
+		fail(a.freezeGroups())
+		var err error
+		res.Frozen, err = a.frozen()
+		fail(err)
+		if res.Frozen || err != nil || ctx.Err() != nil || time.Now().After(end) {
+			break
+		}
+	}
 	if ctx.Err() != nil {
 		fail(ctx.Err())
 	}
