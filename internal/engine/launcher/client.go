@@ -283,6 +283,15 @@ func (c *Client) end(ctx context.Context, verb, name string, grace time.Duration
 	return exit, err
 }
 
+// Rest has the launcher give up what it keeps ready for one-off runs, until the
+// next one.
+func (c *Client) Rest(ctx context.Context) error {
+	return c.call(ctx, verbRest, struct{}{}, nil, func(_ wire.Message, got []*os.File) (more bool, err error) {
+		closeAll(got)
+		return false, nil
+	})
+}
+
 // Wait blocks until the container has ended.
 func (c *Client) Wait(ctx context.Context, name string) (cell.Exit, error) {
 	return c.end(ctx, verbWait, name, 0)

@@ -42,6 +42,7 @@ type pool struct {
 	kind   *kind // of those in ready
 	ready  []*readyCell
 	next   int
+	rests  int // how often rest was called
 	closed bool
 	idle   *time.Timer
 	wg     sync.WaitGroup // refills and discards
@@ -165,6 +166,7 @@ func (p *pool) refill(s engine.Spec, over <-chan struct{}) {
 	if p.closed {
 		return
 	}
+	rests := p.rests
 	p.wg.Go(func() {
 		t := time.NewTimer(refillPause)
 		defer t.Stop()
@@ -172,17 +174,18 @@ func (p *pool) refill(s engine.Spec, over <-chan struct{}) {
 		case <-over:
 		case <-t.C:
 		}
-		if k := kindOf(&s); p.turnTo(k) {
+		if k := kindOf(&s); p.turnTo(k, rests) {
 			p.fill(s, k)
 		}
 	})
 }
 
-// turnTo makes the pool one of containers of this kind.
-func (p *pool) turnTo(k *kind) (open bool) {
+// turnTo makes the pool one of containers of this kind, unless it was told to
+// rest since rests was read.
+func (p *pool) turnTo(k *kind, rests int) (open bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
+	if p.closed || p.rests != rests {
 		return false
 	}
 	if !p.kind.same(k) {
@@ -194,6 +197,15 @@ func (p *pool) turnTo(k *kind) (open bool) {
 	}
 	p.idle.Reset(idleTime)
 	return true
+}
+
+// rest empties the pool and keeps refills that are under way from filling it;
+// the next run does again. What is being made is given up when it is done.
+func (p *pool) rest() {
+	p.mu.Lock()
+	p.rests++
+	p.mu.Unlock()
+	p.tired()
 }
 
 // tired empties a pool that nobody used.

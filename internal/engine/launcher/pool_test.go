@@ -109,3 +109,23 @@ func awaitReady(t *testing.T) {
 	t.Helper()
 	await(t, "a prepared container", func() bool { return len(readyGroups(t)) > 0 })
 }
+
+// A pool that is told to rest gives up what is ready, and what a refill that is
+// under way makes; the next run is made fresh and fills it again.
+func TestAPoolThatRestsKeepsNothingReady(t *testing.T) {
+	inHost(t, func(ctx context.Context, t *testing.T, cfg launcher.Config) {
+		c := start(ctx, t, cfg)
+		for i := range 3 {
+			if _, out, code := oneOff(ctx, t, c, cfg, fmt.Sprintf("run-%d", i), "echo here"); out != "here\n" || code != 0 {
+				t.Fatalf("exit %d, %q", code, out)
+			}
+			if i > 0 {
+				awaitReady(t) // the first time it rests while it is filled
+			}
+			if err := c.Rest(ctx); err != nil {
+				t.Fatal(err)
+			}
+			await(t, "nothing is ready", func() bool { return len(readyGroups(t)) == 0 })
+		}
+	})
+}

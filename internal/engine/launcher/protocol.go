@@ -24,6 +24,7 @@ const (
 	verbList     = "list"     // -> verbContainer per container, with a pidfd when running; then verbOK
 	verbWatch    = "watch"    // -> verbEvent until either side closes
 	verbCode     = "code"     // [CodeConfig] with the listening socket of layout.Agent.ProcSocket -> verbOK; replaces the former
+	verbRest     = "rest"     // -> verbOK; gives up what is kept ready, until the next launch
 	verbShutdown = "shutdown" // -> verbOK once every container is dead
 
 	verbOK        = "ok"

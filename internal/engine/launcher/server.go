@@ -123,6 +123,9 @@ func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, fi
 		return s.watch(ctx, conn)
 	case verbCode:
 		return s.serveCode(conn, m, files)
+	case verbRest:
+		s.all.pool.rest()
+		return conn.Send(m.ID, verbOK, struct{}{})
 	case verbShutdown:
 		s.replaceCode(nil)
 		err := s.all.shutdown()

@@ -134,8 +134,16 @@ func (a *agentRun) freeze(ctx context.Context) (res wire.FencedAgent) {
 	}
 	fail(a.freezeGroups()) // at once
 	a.release()            // its owner may be about to start something
-	// The launcher goes on, and may be about to fill its pool: what it makes
-	// holds nothing of the agent, and stops with the rest.
+	// The launcher goes on. What it keeps ready, or is about to, holds nothing of
+	// the agent, and would be something that runs.
+	a.procs.Lock()
+	l := a.launcher
+	a.procs.Unlock()
+	if l != nil {
+		bound, cancel := context.WithTimeout(ctx, fencePatience)
+		_ = l.Rest(bound) // what is frozen is read below
+		cancel()
+	}
 	for end := time.Now().Add(fencePatience); ; pause(ctx, 10*time.Millisecond) {
 		fail(a.freezeGroups())
 		var err error
