@@ -28,7 +28,7 @@
 //     (LO_FLAGS_AUTOCLEAR), because the kernel drops the host's mounts, not devices
 //   - /proc: fresh and not covered anywhere, because the kernel lets a user
 //     namespace mount proc only where an uncovered one is visible
-//     (mount_too_revealing in fs/namespace.c); /sys: fresh, read-only
+//     (mount_too_revealing in fs/namespace.c); /sys: fresh, read-only, without AppArmor
 //   - the loopback interface, with [Listed] and [Unlisted] on it as the world
 //     outside. There is no way to any other network
 //   - per cgroup hierarchy of the machine a folder bulkhead-test-<id>, which
