@@ -2,11 +2,7 @@ package warden
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -36,17 +32,11 @@ func (a *agentRun) confined(ctx context.Context, s *engine.Spec) error {
 func (a *agentRun) labels() (map[engine.Role]string, error) {
 	out := map[engine.Role]string{}
 	for _, name := range []string{gatewayName, runtimeName} {
-		path := filepath.Join(a.Place.Conf(), name+".spec.json")
-		raw, err := os.ReadFile(path) // #nosec G304 -- layout
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
 		var s engine.Spec
-		if err == nil {
-			err = json.Unmarshal(raw, &s)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("warden: %s: %w", path, err)
+		if ok, err := readJSON(filepath.Join(a.Place.Conf(), name+".spec.json"), &s); err != nil {
+			return nil, err
+		} else if !ok {
+			continue
 		}
 		if s.AppArmor != "" {
 			out[s.Role] = s.AppArmor
