@@ -43,16 +43,24 @@ func asks(t *testing.T, path, token string) (int, string) {
 // calls calls a tool through front.
 func calls(t *testing.T, tool, input, token string) (int, string) {
 	t.Helper()
+	return callsWithin(t, 20*time.Second, tool, input, token)
+}
+
+// callsWithin is calls for goroutines of a test as well.
+func callsWithin(t *testing.T, patience time.Duration, tool, input, token string) (int, string) {
+	t.Helper()
 	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, frontURL+"/v1/tools/"+tool, strings.NewReader(input))
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return 0, ""
 	}
 	q.Header.Set("Authorization", "Bearer "+token)
 	q.Header.Set("Content-Type", "application/json")
-	client := http.Client{Timeout: 20 * time.Second}
+	client := http.Client{Timeout: patience}
 	r, err := client.Do(q)
 	if err != nil {
-		t.Fatal(err)
+		t.Error(err)
+		return 0, ""
 	}
 	defer func() { _ = r.Body.Close() }()
 	body, _ := io.ReadAll(r.Body)

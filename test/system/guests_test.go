@@ -1,7 +1,6 @@
 package system
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -70,20 +69,7 @@ func admin(t *testing.T, token, method, path, body string, header ...string) (in
 // wakes calls a tool of a guest, which may have to wake first.
 func wakes(t *testing.T, tool, input, token string) (int, string) {
 	t.Helper()
-	q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, frontURL+"/v1/tools/"+tool, bytes.NewReader([]byte(input)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	q.Header.Set("Authorization", "Bearer "+token)
-	client := http.Client{Timeout: 2 * time.Minute}
-	r, err := client.Do(q)
-	if err != nil {
-		t.Error(err)
-		return 0, ""
-	}
-	defer func() { _ = r.Body.Close() }()
-	raw, _ := io.ReadAll(r.Body)
-	return r.StatusCode, string(raw)
+	return callsWithin(t, 2*time.Minute, tool, input, token)
 }
 
 // TestGuestsAreMadeThroughFront makes as many agents without a runtime as the
