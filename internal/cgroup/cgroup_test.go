@@ -120,7 +120,7 @@ func TestAProcessThatOnlyHasAThreadThereIsSpared(t *testing.T) {
 			t.Fatal(err)
 		}
 		if tree.Unified() {
-			t.Skip("version 1 only: on version 2 no thread joins")
+			t.Skip("expected: version 1 only, on version 2 no thread joins")
 		}
 		g, err := tree.Create("t/a/x", Limits{PIDs: 20})
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -155,17 +156,32 @@ func (g guest) test(t *testing.T, pkg, not string, args ...string) {
 	g.run(t, there+"/"+pkg, "./test -test.v -test.timeout=15m "+strings.Join(args, " "))
 }
 
+var (
+	now     = regexp.MustCompile(`^=== (?:RUN|CONT|NAME) +(\S+)`)
+	skipOf  = regexp.MustCompile(`^ *--- SKIP: (\S+)`)
+	ofInner = regexp.MustCompile(`^ *host\| +--- SKIP`)
+)
+
 // skipped fails the test when the guest skipped one that nobody expected to be:
-// what was skipped proves nothing.
+// what was skipped proves nothing. Tests that run side by side print in turns.
 func skipped(t *testing.T, out string) {
 	t.Helper()
-	reason := ""
+	current, reasons := "", map[string]string{}
 	for line := range strings.Lines(out) {
-		switch {
-		case strings.Contains(line, "_test.go:"):
-			reason = line
-		case strings.Contains(line, "--- SKIP") && !strings.Contains(reason, "expected:") && !strings.Contains(reason, "skipped in its throwaway host"):
-			t.Errorf("skipped in the guest: %s%s", line, reason)
+		of := current
+		if m := now.FindStringSubmatch(line); m != nil {
+			current = m[1]
+			continue
+		} else if m := skipOf.FindStringSubmatch(line); m != nil {
+			of = m[1]
+		} else if !ofInner.MatchString(line) {
+			if strings.Contains(line, "_test.go:") {
+				reasons[current] = line
+			}
+			continue
+		}
+		if r := reasons[of]; !strings.Contains(r, "expected:") && !strings.Contains(r, "skipped in its throwaway host") {
+			t.Errorf("skipped in the guest: %s%s", line, r)
 		}
 	}
 }

@@ -41,7 +41,12 @@ func (t *Tools) answer(ctx context.Context, c *tool.Call, from target, res *http
 		}
 		_, err = io.Copy(&body, in)
 	}
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err == nil || errors.Is(err, io.EOF) {
+		// At the deadline the connection's end reaches the server before it ends
+		// here: a server that then ends its answer properly makes a part look whole.
+		err = ctx.Err()
+	}
+	if err != nil {
 		return nil, t.failed(ctx, c, from.destination(), err)
 	}
 	out.Body, out.Encoding = text(body.Bytes())
