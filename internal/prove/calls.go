@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"sync"
 
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
@@ -12,8 +13,11 @@ import (
 	"bulkhead/internal/prove/threads"
 )
 
-// calls compares filters, each combination once: all agents run the same few.
-type calls struct {
+// Filters remembers how combinations of filters compared with a profile: all
+// agents run the same few, and a comparison takes long. It may be used by
+// several at once, and for as long as the program runs.
+type Filters struct {
+	mu    sync.Mutex
 	known map[[sha256.Size]byte]verdict
 }
 
@@ -22,9 +26,27 @@ type verdict struct {
 	err   error
 }
 
-func newCalls() *calls { return &calls{known: map[[sha256.Size]byte]verdict{}} }
+// maxKnown is far more than there are roles and engines; an agent may set
+// filters of its own on top, as many as it likes.
+const maxKnown = 256
 
-func (c *calls) statement(a Agent) Statement {
+func (c *Filters) lookup(key [sha256.Size]byte) (verdict, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v, ok := c.known[key]
+	return v, ok
+}
+
+func (c *Filters) keep(key [sha256.Size]byte, v verdict) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.known == nil || len(c.known) >= maxKnown {
+		c.known = map[[sha256.Size]byte]verdict{}
+	}
+	c.known[key] = v
+}
+
+func (c *Filters) statement(a Agent) Statement {
 	s := Statement{ID: "syscalls", Agent: a.Name, Says: "no thread of its containers may make a system call, for any number, architecture and argument, that its profile refuses"}
 	n := 0
 	for _, p := range a.Processes {
@@ -57,7 +79,7 @@ func (c *calls) statement(a Agent) Statement {
 	return s
 }
 
-func (c *calls) compare(role engine.Role, filters []filter.Program) verdict {
+func (c *Filters) compare(role engine.Role, filters []filter.Program) verdict {
 	h := sha256.New()
 	h.Write([]byte(role))
 	for _, f := range filters {
@@ -65,7 +87,7 @@ func (c *calls) compare(role engine.Role, filters []filter.Program) verdict {
 		_ = binary.Write(h, binary.LittleEndian, f)
 	}
 	key := [sha256.Size]byte(h.Sum(nil))
-	if v, ok := c.known[key]; ok {
+	if v, ok := c.lookup(key); ok {
 		return v
 	}
 	var v verdict
@@ -73,7 +95,7 @@ func (c *calls) compare(role engine.Role, filters []filter.Program) verdict {
 	if v.err = err; err == nil {
 		v.wider, v.err = filter.Wider(filters, want, 1)
 	}
-	c.known[key] = v
+	c.keep(key, v)
 	return v
 }
 

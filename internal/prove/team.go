@@ -80,6 +80,8 @@ type Request struct {
 	Team   string
 	Table  string // the name of our table, family inet
 	Agents []Agent
+	// Filters, when it is not nil, remembers comparisons from one run to the next.
+	Filters *Filters
 }
 
 // Team proves the statements of a team.
@@ -91,7 +93,10 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 	}
 	w := readWay()
 	defer func() { _ = w.close() }()
-	calls := newCalls()
+	filters := q.Filters
+	if filters == nil {
+		filters = &Filters{}
+	}
 	var places []written
 	for _, a := range q.Agents {
 		if err := ctx.Err(); err != nil {
@@ -102,7 +107,7 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 			r.add(dialerEgress(rules, w, q.Table, a))
 		}
 		r.add(agentEgress(rules, q.Table, a))
-		r.add(calls.statement(a))
+		r.add(filters.statement(a))
 		r.add(privileges(a))
 		r.add(namespaces(a))
 		r.add(limits(a))

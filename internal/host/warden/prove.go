@@ -23,7 +23,7 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 	if err != nil {
 		return nil, err
 	}
-	q := prove.Request{Team: t.name, Table: nft.Name}
+	q := prove.Request{Team: t.name, Table: nft.Name, Filters: &w.filters}
 	w.mu.Lock()
 	agents := t.sorted()
 	w.mu.Unlock()

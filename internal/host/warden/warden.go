@@ -40,6 +40,7 @@ import (
 	"bulkhead/internal/host/pins"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/prove"
 	"bulkhead/internal/record"
 	"bulkhead/internal/resolver"
 )
@@ -80,6 +81,7 @@ type Warden struct {
 	refused  *refusals
 	events   *events
 	drifts   *drifts
+	filters  prove.Filters // as all proofs have found them
 	disks    diskLocks
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
