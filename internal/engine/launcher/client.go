@@ -12,6 +12,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -47,7 +48,6 @@ type Client struct {
 	pid    int
 	pidfd  *os.File
 	exited chan struct{} // closed when the launcher has ended (and was reaped, when this process started it)
-	closed chan struct{}
 	over   chan struct{} // closed when the goroutine that watches the end is over
 	spares spares        // for Run
 }
@@ -55,7 +55,7 @@ type Client struct {
 // Connect finds a running launcher. It checks that the peer is root and takes
 // a pidfd of it. An error that is [ErrGone] means that nobody listens.
 func Connect(ctx context.Context, socket string) (*Client, error) {
-	c := &Client{socket: socket, exited: make(chan struct{}), closed: make(chan struct{}), over: make(chan struct{})}
+	c := &Client{socket: socket, exited: make(chan struct{}), over: make(chan struct{})}
 	c.spares.dial = c.dial
 	conn, err := c.dial(ctx)
 	if err != nil {
@@ -72,28 +72,28 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 		return nil, fmt.Errorf("launcher: pidfd of %d: %w", c.pid, err)
 	}
 	c.pidfd = os.NewFile(uintptr(fd), "pidfd") // #nosec G115 -- a descriptor
-	go c.watchEnd()                            // ends with the launcher or with Close, which waits for it
+	end, err := c.pidfd.SyscallConn()
+	if err == nil {
+		err = c.pidfd.SetReadDeadline(time.Time{}) // the poller has it, so Close can end the wait
+	}
+	if err != nil {
+		_ = c.pidfd.Close()
+		return nil, fmt.Errorf("launcher: pidfd of %d: %w", c.pid, err)
+	}
+	go c.watchEnd(end) // ends with the launcher or with Close, which waits for it
 	return c, nil
 }
 
-// watchEnd closes exited when the launcher ends. A pidfd becomes readable at
-// the end of its process; the short steps are for Close.
-func (c *Client) watchEnd() {
+// watchEnd closes exited when the launcher ends: a pidfd becomes readable at
+// the end of its process.
+func (c *Client) watchEnd(end syscall.RawConn) {
 	defer close(c.over)
-	for {
-		n, err := unix.Poll([]unix.PollFd{{Fd: int32(c.pidfd.Fd()), Events: unix.POLLIN}}, 100) // #nosec G115 -- a descriptor
-		if n > 0 {
-			close(c.exited)
-			return
-		}
-		if err != nil && !errors.Is(err, unix.EINTR) {
-			return
-		}
-		select {
-		case <-c.closed:
-			return
-		default:
-		}
+	err := end.Read(func(fd uintptr) bool {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0) // #nosec G115 -- a descriptor
+		return err == nil && n > 0
+	})
+	if err == nil {
+		close(c.exited)
 	}
 }
 
@@ -109,10 +109,12 @@ func (c *Client) Exited() <-chan struct{} { return c.exited }
 
 // Close lets go of the launcher, which goes on.
 func (c *Client) Close() error {
-	close(c.closed)
-	<-c.over
+	err := c.pidfd.SetReadDeadline(time.Unix(1, 0))
+	if err == nil {
+		<-c.over
+	}
 	c.spares.close()
-	if err := c.pidfd.Close(); err != nil {
+	if err := errors.Join(err, c.pidfd.Close()); err != nil {
 		return fmt.Errorf("launcher: %w", err)
 	}
 	return nil
