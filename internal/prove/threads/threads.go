@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"time"
 	"unsafe"
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/prove/filter"
+	"bulkhead/internal/thread"
 )
 
 // Thread is one thread and its filters, the newest first. None means that it
@@ -38,20 +38,13 @@ var ErrGone = errors.New("threads: the process ended")
 // Of reads every thread of a process. Threads that begin meanwhile are read
 // too: the list is taken again until no new one comes.
 func Of(pid int) ([]Thread, error) {
-	type answer struct {
-		threads []Thread
-		err     error
-	}
-	done := make(chan answer)
-	go func() {
-		// A tracer is a thread.
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		t, err := all(pid)
-		done <- answer{t, err}
-	}()
-	a := <-done
-	return a.threads, a.err
+	// A tracer is a thread. It ends with this: a thread that died while it was
+	// traced stays a zombie for as long as its tracer lives, and whoever started
+	// its process would wait for it until then.
+	var out []Thread
+	var err error
+	thread.Run(func() { out, err = all(pid) })
+	return out, err
 }
 
 func all(pid int) ([]Thread, error) {
@@ -115,7 +108,7 @@ func filtersOf(id int) (out []filter.Program, err error) {
 		return nil, fmt.Errorf("attach: %w", err)
 	}
 	defer func() {
-		// One that has ended is let go of by that.
+		// One that has ended cannot be; it is let go of with this thread.
 		if e := ptrace(unix.PTRACE_DETACH, id, 0, nil); e != nil && !errors.Is(e, unix.ESRCH) {
 			err = errors.Join(err, fmt.Errorf("detach: %w", e))
 		}

@@ -3,11 +3,14 @@ package threads
 import (
 	"bufio"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -103,5 +106,49 @@ func TestEveryThreadIsRead(t *testing.T) {
 	}
 	if _, err := Of(c.Process.Pid); err == nil {
 		t.Error("a process that has ended has threads")
+	}
+}
+
+// Whoever started a process must be able to wait for its end, also when one of
+// its threads died under the eyes of a reader.
+func TestWhatDiesWhileItIsReadCanBeWaitedFor(t *testing.T) {
+	for range 40 {
+		c := exec.CommandContext(t.Context(), "/proc/self/exe")
+		c.Env = []string{"FILTERED_CHILD=1"}
+		in, err := c.StdinPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out, err := c.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+		var readers sync.WaitGroup
+		readers.Go(func() {
+			for {
+				if _, err := Of(c.Process.Pid); err != nil {
+					return
+				}
+			}
+		})
+		time.Sleep(time.Duration(rand.IntN(2000)) * time.Microsecond) // #nosec G404 -- any moment will do
+		if err := c.Process.Kill(); err != nil {
+			t.Error(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- c.Wait() }()
+		select {
+		case <-ended:
+		case <-time.After(20 * time.Second):
+			t.Fatal("the process cannot be waited for")
+		}
+		readers.Wait()
+		_ = in.Close()
 	}
 }
