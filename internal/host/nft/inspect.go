@@ -7,28 +7,50 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/google/nftables"
 	"github.com/google/nftables/expr"
 	"golang.org/x/sys/unix"
 )
 
+// Look is one look at the table, in which what all accounts share is read from
+// the kernel once.
+type Look struct {
+	t    *Table
+	mu   sync.Mutex
+	done bool
+	base []string
+	err  error
+}
+
+// Look begins to look at the table.
+func (t *Table) Look() *Look { return &Look{t: t} }
+
 // Inspect reads the kernel's rules, sets and counters for one account and
 // compares them with what was last applied. Nothing is taken from memory but
 // the wish.
-func (t *Table) Inspect(account string) (State, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	b, ok := t.binding(account)
+func (t *Table) Inspect(account string) (State, error) { return t.Look().Inspect(account) }
+
+// Inspect is [Table.Inspect] within this look.
+func (l *Look) Inspect(account string) (State, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.t.mu.Lock()
+	defer l.t.mu.Unlock()
+	b, ok := l.t.binding(account)
 	if !ok {
 		return State{Difference: []string{"- no rules were applied for " + account}}, nil
 	}
-	diff, err := t.compareBase()
-	if err != nil {
-		return State{}, err
+	if !l.done {
+		l.base, l.err = l.t.compareBase()
+		l.done = true
 	}
-	s, err := t.inspectLocked(b)
-	s.Difference = append(diff, s.Difference...)
+	if l.err != nil {
+		return State{}, l.err
+	}
+	s, err := l.t.inspectLocked(b)
+	s.Difference = slices.Concat(l.base, s.Difference)
 	s.InForce = len(s.Difference) == 0 && err == nil
 	return s, err
 }
@@ -146,10 +168,8 @@ func (t *Table) compareChain(chain string) ([]string, []*nftables.Rule, error) {
 		return nil, nil, fmt.Errorf("nft: read chain %s: %w", chain, err)
 	}
 	var want, got []string
-	for _, r := range t.want.rules() {
-		if r.chain == chain {
-			want = append(want, describe(r.exprs, names(r.exprs)))
-		}
+	for _, r := range t.rules[chain] {
+		want = append(want, describe(r.exprs, names(r.exprs)))
 	}
 	raw, err := t.rawNames(chain)
 	if err != nil {

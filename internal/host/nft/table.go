@@ -128,6 +128,7 @@ type Table struct {
 
 	mu      sync.Mutex // serialises changes; guards what follows
 	want    Want
+	rules   map[string][]rule // of want, by chain
 	applied bool
 	live    map[string]map[netip.AddrPort]*Entry
 }
@@ -208,7 +209,10 @@ func (t *Table) applyLocked(ctx context.Context, want Want) error {
 	if err := t.conn.Flush(); err != nil {
 		return fmt.Errorf("nft: load table %s for %d agents: %w", Name, len(want.Agents), err)
 	}
-	t.want, t.applied = want, true
+	t.want, t.rules, t.applied = want, map[string][]rule{}, true
+	for _, r := range want.rules() {
+		t.rules[r.chain] = append(t.rules[r.chain], r)
+	}
 	diff, err := t.compareBase()
 	if err != nil {
 		return err
@@ -243,7 +247,7 @@ func (t *Table) RemoveAgent(ctx context.Context, account string) error {
 func (t *Table) Destroy() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.applied, t.want = false, Want{}
+	t.applied, t.want, t.rules = false, Want{}, nil
 	clear(t.live)
 	table := newTable()
 	t.conn.AddTable(table) // so that the deletion cannot miss

@@ -209,6 +209,10 @@ func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanRes
 func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress) (*wire.ApplyResult, error) {
 	w.change.Lock()
 	defer w.change.Unlock()
+	// A start leaves much behind, and may be the last for months: what it leaves
+	// is given back at its end, and not looked for again and again before.
+	defer debug.FreeOSMemory()
+	defer debug.SetGCPercent(debug.SetGCPercent(garbageOfApply))
 	r, err := w.review(ctx, req)
 	if err != nil {
 		return nil, err
@@ -232,7 +236,6 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
 	w.spreadTrust(ctx)
-	defer debug.FreeOSMemory() // a start leaves much behind, and may be the last for months
 	w.drifts.teamChanged(next.name)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
 	if len(failed) > 0 {
@@ -240,6 +243,10 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	}
 	return res, nil
 }
+
+// garbageOfApply is the garbage that may gather while a team starts, in percent
+// of what is in use.
+const garbageOfApply = 400
 
 // found makes accounts, folders and rules of the team: everything that must be
 // in force before a process starts.

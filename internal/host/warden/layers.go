@@ -10,20 +10,21 @@ import (
 	"bulkhead/internal/engine"
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/host/nft"
 	"bulkhead/internal/layout"
 )
 
 // layers are this build's layers in the order in which they are applied: ids
 // first, then what they may write to, then the rules for these ids, then processes. They are removed in the
 // opposite order.
-func (w *Warden) layers() []host.Layer {
-	return []host.Layer{accountLayer{w}, quotaLayer{w}, egressLayer{w}, podLayer{w}}
+func (w *Warden) layers(look *nft.Look) []host.Layer {
+	return []host.Layer{accountLayer{w}, quotaLayer{w}, egressLayer{w, look}, podLayer{w}}
 }
 
 // layersOf are those that an agent has: messages only where its team has an
-// adapter.
-func (w *Warden) layersOf(a *host.Agent) []host.Layer {
-	out := w.layers()
+// adapter. They inspect within one look at the rules.
+func (w *Warden) layersOf(a *host.Agent, look *nft.Look) []host.Layer {
+	out := w.layers(look)
 	if a.Messages {
 		out = slices.Insert(out, 2, host.Layer(messagesLayer{w}))
 	}
@@ -101,7 +102,10 @@ func (accountLayer) Without(s engine.Spec) engine.Spec { return s.Without(deny.L
 
 // egressLayer is layer 4 as far as the kernel keeps it: the rules for the
 // agent's ids. Its dialer and pins come with its processes.
-type egressLayer struct{ w *Warden }
+type egressLayer struct {
+	w    *Warden
+	look *nft.Look
+}
 
 // Name implements host.Layer.
 func (egressLayer) Name() deny.Layer { return deny.LayerEgress }
@@ -121,7 +125,7 @@ func (l egressLayer) Apply(ctx context.Context, _ *host.Agent) error { return l.
 
 // Inspect implements host.Layer: it reads the rules and sets back.
 func (l egressLayer) Inspect(_ context.Context, a *host.Agent) (host.Inspection, error) {
-	st, err := l.w.table.Inspect(a.Place.Account)
+	st, err := l.look.Inspect(a.Place.Account)
 	if err != nil {
 		return host.Inspection{}, err
 	}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"bulkhead/internal/engine"
@@ -15,6 +17,7 @@ import (
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/ledger"
+	"bulkhead/internal/host/nft"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -44,16 +47,25 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 	}
 	lost := maps.Clone(w.unreadable)
 	w.mu.Unlock()
+	look := w.table.Look()
 	res := wire.StatusResult{SchemaVersion: 1, Teams: []wire.TeamStatus{}}
 	for _, t := range teams {
-		ts := wire.TeamStatus{Team: t.name, Agents: []wire.AgentStatus{}}
+		ts := wire.TeamStatus{Team: t.name}
 		w.mu.Lock()
 		agents, adapter := t.sorted(), t.adapter
 		accepted := t.state.Accepted
 		w.mu.Unlock()
-		for _, a := range agents {
-			ts.Agents = append(ts.Agents, a.status(ctx, accepted))
+		ts.Agents = make([]wire.AgentStatus, len(agents))
+		slots := make(chan struct{}, startsPerCore*runtime.NumCPU())
+		var all sync.WaitGroup
+		for i, a := range agents {
+			slots <- struct{}{}
+			all.Go(func() {
+				defer func() { <-slots }()
+				ts.Agents[i] = a.status(ctx, accepted, look)
+			})
 		}
+		all.Wait()
 		ts.Guests = w.guestStatus(t.name)
 		if adapter != nil {
 			ts.Agents = append(ts.Agents, adapter.status(ctx))
@@ -90,7 +102,7 @@ func (w *Warden) lostTeam(name string, why error) wire.TeamStatus {
 	return ts
 }
 
-func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStatus {
+func (a *agentRun) status(ctx context.Context, accepted []string, look *nft.Look) wire.AgentStatus {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	a.mu.Lock()
@@ -119,7 +131,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string) wire.AgentStat
 		}
 	}
 	inForce := true
-	for _, one := range a.w.layersOf(&a.Agent) {
+	for _, one := range a.w.layersOf(&a.Agent, look) {
 		l := wire.LayerStatus{Layer: string(one.Name())}
 		if i, err := one.Inspect(ctx, &a.Agent); err != nil {
 			l.Witness = err.Error()
