@@ -305,6 +305,7 @@ func (w *Warden) end() {
 	w.mu.Lock()
 	w.calls--
 	w.mu.Unlock()
+	w.trim.Reset(trimAfter)
 }
 
 // groupID finds a group in the text of a group file.

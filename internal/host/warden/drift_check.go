@@ -21,6 +21,7 @@ var fewAttacks = []string{"file.other", "process.see", "net.unlisted", "net.meta
 // checkTeam checks a team once: the statements of prove and, now and then, a few
 // attacks. What is broken is said once, and again when it is mended.
 func (w *Warden) checkTeam(ctx context.Context, name, why string) {
+	defer w.trim.Reset(trimAfter)
 	now := time.Now()
 	d := w.drifts
 	d.mu.Lock()

@@ -27,6 +27,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -82,6 +83,7 @@ type Warden struct {
 	events   *events
 	drifts   *drifts
 	filters  prove.Filters // as all proofs have found them
+	trim     *time.Timer   // gives memory back, once nothing has been done for a while
 	disks    diskLocks
 	// groupRoot is what cgroups was opened with; launchers and decoys open the
 	// same.
@@ -173,11 +175,17 @@ func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
 	w.resolver = resolver.NewClient(w.resolverSocket())
 	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent, Authorization: authorization})
 	w.ctx, w.cancel = context.WithCancel(ctx)
+	w.trim = time.AfterFunc(trimAfter, debug.FreeOSMemory)
 	return w, nil
 }
 
+// trimAfter is how long nothing must have been asked or checked before memory
+// is given back.
+const trimAfter = 10 * time.Second
+
 // close lets go of everything; agents go on.
 func (w *Warden) close() {
+	w.trim.Stop()
 	w.cancel()
 	w.owners.Wait()
 	for _, c := range []func() error{w.pins.Close, w.resolver.Close, w.table.Close, w.ledger.Close} {
