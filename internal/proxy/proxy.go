@@ -85,7 +85,7 @@ func New(cfg Config) *Proxy {
 	p.transport = &http.Transport{
 		DialContext: p.dialUp, Proxy: nil, DisableCompression: true,
 		MaxIdleConnsPerHost: maxIdleUp, MaxIdleConns: 4 * maxIdleUp, IdleConnTimeout: time.Minute,
-		MaxResponseHeaderBytes: 4 * maxHeader, ExpectContinueTimeout: time.Second,
+		MaxResponseHeaderBytes: maxAnswer, ExpectContinueTimeout: time.Second,
 		ReadBufferSize: 16 << 10, WriteBufferSize: 16 << 10,
 	}
 	quiet := log.New(io.Discard, "", 0) // what a client sent wrong is its own business

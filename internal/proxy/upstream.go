@@ -18,7 +18,7 @@ const (
 	maxIdle      = 4 * maxIdleUp   // in all
 	idleUp       = time.Minute     // how long one is kept
 	sweepEvery   = 5 * time.Second // how soon one that the far side has closed is
-	maxAnswer    = 4 * maxHeader   // the head of an answer
+	maxAnswer    = maxHeader       // the head of an answer; net/http takes 30 bytes for each
 	patience     = 100 * time.Millisecond
 	keptComposed = 8 << 10
 )
