@@ -4,6 +4,7 @@
 //	bulkhead-serve adapter   one per team: messages between its agents
 //	bulkhead-serve control   one per host: tokens
 //	bulkhead-serve front     one per host: who shows a token is passed on to its agent's gateway
+//	bulkhead-serve topics    one per host: what agents publish for each other
 //	bulkhead-serve audit     one per host: records that nobody changes
 //	bulkhead-serve repair    mends what a stopped adapter holds, and ends
 //
@@ -12,7 +13,7 @@
 // and with takesGrants the warden's listening socket on descriptor 5. An
 // adapter finds its config (internal/adapter/protocol.Config) on descriptor 3
 // and its listening sockets from 4 on. Records go to standard output, one JSON
-// line each, faults to standard error. Control, front and audit find their
+// line each, faults to standard error. Control, front, audit and topics find their
 // descriptors as internal/hub says.
 package main
 
@@ -56,7 +57,7 @@ func main() {
 	}
 }
 
-var errUsage = errors.New("usage: bulkhead-serve gateway|adapter|control|front|audit|repair, started by the warden with sockets and a config on descriptors from 3 on")
+var errUsage = errors.New("usage: bulkhead-serve gateway|adapter|control|front|topics|audit|repair, started by the warden with sockets and a config on descriptors from 3 on")
 
 func run(ctx context.Context, args []string) error {
 	switch {
@@ -68,6 +69,8 @@ func run(ctx context.Context, args []string) error {
 		return runControl(ctx)
 	case len(args) == 1 && args[0] == "front":
 		return runFront(ctx)
+	case len(args) == 1 && args[0] == "topics":
+		return runTopics(ctx)
 	case len(args) == 1 && args[0] == "audit":
 		return runAudit(ctx)
 	case len(args) == 1 && args[0] == "repair":

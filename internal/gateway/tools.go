@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -21,6 +22,7 @@ import (
 	"bulkhead/internal/record"
 	"bulkhead/internal/store"
 	"bulkhead/internal/tool"
+	"bulkhead/internal/topic/client"
 )
 
 // means is what a group of tools is made with.
@@ -73,11 +75,12 @@ var groups = []struct {
 	{tool.Files, openFiles},
 	{tool.SQL, openSQL},
 	{tool.Events, func(ctx context.Context, m *means) (group, error) {
-		g, err := event.Open(ctx, m.store)
+		public, end := m.topics()
+		g, err := event.Open(ctx, m.store, public)
 		if err != nil {
-			return group{}, err
+			return group{}, errors.Join(err, end())
 		}
-		return group{tools: g.Tools(), stream: g}, nil
+		return group{tools: g.Tools(), stream: g, close: end}, nil
 	}},
 	{tool.Network, func(_ context.Context, m *means) (group, error) {
 		n := primitivenet.New(primitivenet.Config{Policy: m.policy, Dial: m.dial, Resolve: m.resolve, Record: m.decided})
@@ -89,6 +92,19 @@ var groups = []struct {
 		return group{tools: n.Tools()}, nil
 	}},
 	{tool.Talk, func(_ context.Context, m *means) (group, error) { return group{tools: m.messages.Tools()}, nil }},
+}
+
+// topics is the way to the team's public topics, and how it ends; nil when the
+// team has none.
+func (m *means) topics() (public *client.Client, end func() error) {
+	if m.cfg.Topics == nil {
+		return nil, func() error { return nil }
+	}
+	public = client.New(client.Config{Socket: m.cfg.Topics.Socket, Token: m.cfg.Topics.Token, Trouble: func(err error) {
+		r := tool.Refuse(deny.ToolUnavailable, "topics.sock", err.Error(), "`bulkhead status` shows whether the server of public topics runs")
+		m.log.Add(m.cfg.Agent, record.Tool, "topics.sock", record.Failed, r)
+	}})
+	return public, public.Close
 }
 
 // formerTasks held what proc_schedule keeps before system.db did, in Config.Data.

@@ -7,11 +7,12 @@ import "path/filepath"
 const (
 	ControlName = "control" // issues tokens
 	AuditName   = "audit"   // keeps records that nobody changes
+	TopicsName  = "topics"  // keeps the public topics of teams
 	FrontName   = "front"   // lets in who shows a token, from the host's loopback
 )
 
 // ServiceNames lists them in the order in which they start.
-func ServiceNames() []string { return []string{AuditName, ControlName, FrontName} }
+func ServiceNames() []string { return []string{AuditName, ControlName, TopicsName, FrontName} }
 
 // Service is where one of them lives. State and Run are root's; only Data
 // belongs to its account.

@@ -61,6 +61,12 @@ func Diff(old, new *Manifest) []wire.Change {
 				before = old.Agent(a.Name)
 			}
 			c := change(before, a)
+			if why := topicsDiff(old, new, a.Name); before != nil && len(why) > 0 {
+				// The server of topics learns it while all run.
+				if c.Why = append(c.Why, why...); c.Action == wire.ActionKeep {
+					c.Action = wire.ActionUpdate
+				}
+			}
 			if joined && before != nil {
 				// Its gateway gets the adapter's socket, or loses it.
 				c.Action, c.Why = wire.ActionRestart, append(c.Why, "messages: "+map[bool]string{true: "the team gets an adapter", false: "the team has no adapter any more"}[new.HasMessages()])

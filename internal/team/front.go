@@ -58,6 +58,9 @@ func (m *Manifest) Services() []string {
 	if m != nil && m.Audit {
 		out = append(out, layout.AuditName)
 	}
+	if m != nil && len(m.Topics) > 0 {
+		out = append(out, layout.TopicsName)
+	}
 	if m != nil && m.Front != nil {
 		out = append(out, layout.FrontName)
 	}

@@ -3,7 +3,7 @@ package team
 // The keys of the manifest, and the words that some of them take. The JSON
 // Schema (docs/bulkhead.schema.json) has exactly these; a test compares them.
 var (
-	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "verify", "front", "audit", "defaults", "agents"}
+	topKeys      = []string{"apiVersion", "team", "orchestrator", "upstreamProxy", "caFiles", "verify", "front", "audit", "topics", "defaults", "agents"}
 	verifyKeys   = []string{"every", "onChange", "onDrift"}
 	frontKeys    = []string{"listen", "certFile", "keyFile", "guests"}
 	guestsKeys   = []string{"adminTokenFile", "max", "awake", "idle", "egress", "tools", "limits"}
@@ -13,6 +13,7 @@ var (
 		"role", "image", "rootfs", "command", "env", "mode", "workspace", "mounts", "ports", "egress", "hosts",
 		"channels", "messages", "secrets", "knowledge", "limits", "engine", "ociRuntime", "tools",
 	}
+	topicKeys  = []string{"publish", "read", "storage"}
 	limitKeys  = []string{"memory", "cpu", "pids", "noFile", "core", "disk", "inodes", "logs", "connections", "stopGrace"}
 	mountKeys  = []string{"host", "path"}
 	egressKeys = []string{"to", "sni"}

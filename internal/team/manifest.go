@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strconv"
 	"time"
+
+	"bulkhead/internal/topic"
 )
 
 // APIVersion is the only manifest version that this build reads.
@@ -23,6 +25,8 @@ type Manifest struct {
 	Presets      []string // presets that egress lists name, sorted
 	Front        *Front   // nil: nobody reaches the agents from outside of them
 	Audit        bool     // records go to a log that no agent changes
+	// Topics are the public ones, by name without topic.Prefix; nil: there are none.
+	Topics topic.Policy `json:",omitempty"`
 }
 
 // Guests is what agents may be made through front; nil: none.

@@ -131,19 +131,12 @@ func hookPath(s string) bool {
 // checkMessages checks what names other agents, once all are known. top is the
 // first level of the file.
 func (r *reader) checkMessages(m *Manifest, top map[string]place) {
-	names := make([]string, len(m.Agents))
-	for i, a := range m.Agents {
-		names[i] = a.Name
-	}
+	names := m.names()
 	known := func(p place, s string) bool {
 		if contains(names, s) {
 			return true
 		}
-		mend := "name an agent of this team"
-		if near := nearest(s, names); near != "" {
-			mend = "did you mean " + near + "?"
-		}
-		r.fault(p, mend, "%q is no agent of this team", clip(s))
+		r.fault(p, meant(names, s), "%q is no agent of this team", clip(s))
 		return false
 	}
 	if s, ok := r.text(top["orchestrator"], "the name of the agent that is alerted"); ok && known(top["orchestrator"], s) {

@@ -27,7 +27,7 @@ var variable = lazily(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 // reserved names mean something else in commands, addresses or accounts.
 var reserved = []string{
 	"adapter", "all", "audit", "bulkhead", layout.AdapterName, "control", "dialer", "front", "gateway", "host", "launcher",
-	"localhost", "operator", "operators", "resolver", "root", "runtime", "shim", "team", "warden",
+	"localhost", "operator", "operators", "resolver", "root", "runtime", "shim", "team", "topics", "warden",
 }
 
 // setByUs are variables that every runtime gets from Bulkhead; another value

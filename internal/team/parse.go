@@ -207,6 +207,7 @@ func (r *reader) manifest(p place) *Manifest {
 		m.Agents = append(m.Agents, a)
 	}
 	r.checkMessages(m, f)
+	m.Topics = r.topics(m, f["topics"])
 	return m
 }
 

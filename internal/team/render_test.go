@@ -105,6 +105,13 @@ func rendered(m *Manifest) []byte {
 	if m.Audit {
 		b.WriteString(",\"audit\":true")
 	}
+	if len(m.Topics) > 0 {
+		o := object{}
+		for name, rule := range m.Topics {
+			o[name] = object{"publish": rule.Publish, "read": rule.Read, "storage": strconv.FormatInt(rule.Storage, 10)}
+		}
+		b.WriteString(",\"topics\":" + quoted(o))
+	}
 	b.WriteString(",\"agents\":{")
 	for i, name := range order {
 		if i > 0 {

@@ -22,6 +22,7 @@ type (
 		Verify       *docVerify          `json:"verify,omitempty" jsonschema:"description=How the running team is checked again"`
 		Front        *docFront           `json:"front,omitempty" jsonschema:"description=Lets programs of this host in that are not agents and show a token"`
 		Audit        bool                `json:"audit,omitempty" jsonschema:"description=Keep what tools did in a log that no agent can change"`
+		Topics       map[string]docTopic `json:"topics,omitempty" jsonschema:"description=Public topics of the team by name: agents publish to and read public/NAME"`
 		Defaults     *docDefaults        `json:"defaults,omitempty" jsonschema:"description=What every agent starts from"`
 		Agents       map[string]docAgent `json:"agents" jsonschema:"description=The agents by name"`
 	}
@@ -47,6 +48,11 @@ type (
 	}
 	docGuestLimit struct {
 		Conns int `json:"connections,omitempty" jsonschema:"minimum=1,maximum=512,default=512,description=Connections open at a time"`
+	}
+	docTopic struct {
+		Publish []nameWord `json:"publish,omitempty" jsonschema:"description=The agents that may publish to it"`
+		Read    []nameWord `json:"read,omitempty" jsonschema:"description=The agents that may read it"`
+		Storage quantity   `json:"storage,omitempty" jsonschema:"description=Bytes that the messages of each publisher may take in it; 64Ki to 1Gi; 16Mi by default"`
 	}
 	docUpstream struct {
 		URL         string   `json:"url" jsonschema:"description=http://host:port"`
@@ -208,6 +214,7 @@ func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
 		{docUpstream{}, upstreamKeys},
 		{docFront{}, frontKeys},
 		{docGuests{}, guestsKeys},
+		{docTopic{}, topicKeys},
 		{docGuestLimit{}, guestLimitKeys},
 		{docAgent{}, agentKeys},
 		{docLimits{}, limitKeys},

@@ -54,9 +54,10 @@ type Config struct {
 	Data string `json:"data,omitempty"`
 	// SpoolBytes bounds the records that wait for audit; 0: store.DefaultSpool.
 	SpoolBytes int64 `json:"spoolBytes,omitempty"`
-	// Front and Audit are the host's own servers. Nil: there is none.
-	Front *Service `json:"front,omitempty"`
-	Audit *Service `json:"audit,omitempty"`
+	// Front, Audit and Topics are the host's own servers. Nil: there is none.
+	Front  *Service `json:"front,omitempty"`
+	Audit  *Service `json:"audit,omitempty"`
+	Topics *Service `json:"topics,omitempty"`
 	// MaxConnections bounds concurrent connections of the runtime; zero: 512.
 	MaxConnections int `json:"maxConnections,omitempty"`
 }
@@ -82,8 +83,8 @@ func (c *Config) Check() error {
 		return fmt.Errorf("gateway: messages need data, and an adapterToken of at least %d characters", minToken)
 	case c.Tools != nil && c.Data == "":
 		return errors.New("gateway: tools need data")
-	case c.Front.weak() || c.Audit.weak():
-		return fmt.Errorf("gateway: front and audit need a socket, and a token of at least %d characters", minToken)
+	case c.Front.weak() || c.Audit.weak() || c.Topics.weak():
+		return fmt.Errorf("gateway: front, audit and topics need a socket, and a token of at least %d characters", minToken)
 	case c.RuntimeID == identity.Overflow:
 		return errors.New("gateway: runtimeID is the overflow id, which stands for anybody")
 	}

@@ -106,6 +106,7 @@ func (a *agentRun) folders() error {
 		tree.Entry{Path: a.Place.ProcDir(), Mode: 0o711},
 		tree.Entry{Path: a.Place.ServiceDir(layout.AuditName), Mode: 0o711},
 		tree.Entry{Path: a.Place.ServiceDir(layout.FrontName), Mode: 0o711},
+		tree.Entry{Path: a.Place.ServiceDir(layout.TopicsName), Mode: 0o711},
 		tree.Entry{Path: a.Place.Conf(), Mode: 0o755},
 	); err != nil {
 		return err

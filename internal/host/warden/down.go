@@ -49,6 +49,10 @@ func (w *Warden) down(ctx context.Context, req wire.DownRequest, say progress) (
 	if req.Purge {
 		gone, err := w.purgeKept(req.Team)
 		more, everr := w.purgeEvidence(req.Team)
+		if req.Team != "" {
+			said, terr := w.purgeTopics(ctx, req.Team)
+			gone, err = append(gone, said...), errors.Join(err, terr)
+		}
 		if len(w.running()) == 0 {
 			servers, serr := w.purgeServices()
 			more, everr = append(more, servers...), errors.Join(everr, serr)

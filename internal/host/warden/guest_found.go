@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"bulkhead/internal/control/admintoken"
 	"bulkhead/internal/host"
@@ -119,7 +120,7 @@ func (w *Warden) settleGuests(ctx context.Context, t *teamRun) error {
 	from := digestOf(struct {
 		Guests             *team.Guests
 		Services, Accepted []string
-	}{t.manifest.Guests(), t.manifest.Services(), t.state.Accepted})
+	}{t.manifest.Guests(), guestServices(t.manifest), t.state.Accepted})
 	if b.from == "" || b.from == from {
 		b.from = from
 		return nil
@@ -132,7 +133,7 @@ func (w *Warden) settleGuests(ctx context.Context, t *teamRun) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, g := range b.all {
-		g.accepted, g.Services = t.state.Accepted, t.manifest.Services()
+		g.accepted, g.Services = t.state.Accepted, guestServices(t.manifest)
 	}
 	b.from = from
 	return nil
@@ -194,9 +195,15 @@ func (w *Warden) loadGuest(t *teamRun, book *guests, name string) error {
 
 func (w *Warden) newGuest(t *teamRun, f guestFile) *guest {
 	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{
-		Place: w.host.Agent(t.name, f.Agent.Name), Want: f.Agent, Services: t.manifest.Services(), IDs: layout.GuestIDs(w.sys.guests.First, f.Place),
+		Place: w.host.Agent(t.name, f.Agent.Name), Want: f.Agent, Services: guestServices(t.manifest), IDs: layout.GuestIDs(w.sys.guests.First, f.Place),
 	}}
 	return &guest{agentRun: a, file: f}
+}
+
+// guestServices are the host's servers to which a guest's gateway gets a socket:
+// no topic of the manifest can name a guest.
+func guestServices(m *team.Manifest) []string {
+	return slices.DeleteFunc(m.Services(), func(s string) bool { return s == layout.TopicsName })
 }
 
 func (g *guest) idRange() ledger.Thing {

@@ -19,6 +19,7 @@ import (
 	"bulkhead/internal/hub"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
+	"bulkhead/internal/topic"
 )
 
 // service is one of the host's own servers (layout.ServiceNames) and its
@@ -51,6 +52,7 @@ type serviceWants struct {
 	fronts   map[netip.AddrPort]*team.Front
 	teams    map[netip.AddrPort][]string // that listen there
 	accepted []string
+	topics   map[string]topic.Policy // by team
 }
 
 // serviceTokens is the file of tokens, root's alone.
@@ -160,7 +162,7 @@ func (s *service) folders() error {
 // want takes what the manifests say now; the next attempt to bring the server
 // up puts it in force. Every agent of a team that wants it has a token.
 func (s *service) want() error {
-	next := serviceWants{guests: map[string]*team.Guests{}, members: map[string]hub.Member{}, fronts: map[netip.AddrPort]*team.Front{}, teams: map[netip.AddrPort][]string{}}
+	next := serviceWants{topics: map[string]topic.Policy{}, guests: map[string]*team.Guests{}, members: map[string]hub.Member{}, fronts: map[netip.AddrPort]*team.Front{}, teams: map[netip.AddrPort][]string{}}
 	s.w.mu.Lock()
 	for _, name := range slices.Sorted(maps.Keys(s.w.teams)) {
 		t := s.w.teams[name]
@@ -171,6 +173,7 @@ func (s *service) want() error {
 		if t.state.Removing || !slices.Contains(t.manifest.Services(), s.place.Name) {
 			continue
 		}
+		next.topics[name] = t.manifest.Topics
 		for _, g := range s.w.guestsOfLocked(name) {
 			if slices.Contains(g.seats, s.place.Name) {
 				m := hub.Member{Team: name, Agent: g.Place.Name, GatewayID: g.IDs.Gateway()}

@@ -25,10 +25,11 @@ import (
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/hub"
 	"bulkhead/internal/layout"
+	topics "bulkhead/internal/topic/protocol"
 	"bulkhead/internal/wire"
 )
 
-// serviceLimits bound a server: front and audit hold a connection of each of
+// serviceLimits bound a server: front, audit and topics hold a connection of each of
 // up to a thousand gateways.
 var serviceLimits = engine.Limits{MemoryBytes: 512 << 20, MilliCPU: 4000, PIDs: 128, NoFile: 16384}
 
@@ -91,6 +92,8 @@ func (s *service) config() (cfg any, listen []netip.AddrPort, err error) {
 		return out, nil, nil
 	case layout.AuditName:
 		return auditproto.Config{Data: insideData}, nil, nil
+	case layout.TopicsName:
+		return topics.Config{Data: insideData}, nil, nil
 	}
 	out := front.Config{}
 	for _, at := range slices.SortedFunc(maps.Keys(wants.fronts), netip.AddrPort.Compare) {
@@ -250,14 +253,19 @@ func (s *service) ready(ctx context.Context) error {
 	}
 }
 
-// tell makes a running server know exactly the members that are wanted, each by
+// tell makes a running server know what it is to decide by, and exactly the members that are wanted, each by
 // a socket that exists. The caller holds s.procs.
 func (s *service) tell(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, serviceAsk)
 	defer cancel()
 	s.mu.Lock()
-	want := maps.Clone(s.wants.members)
+	want, policies := maps.Clone(s.wants.members), s.wants.topics
 	s.mu.Unlock()
+	if s.place.Name == layout.TopicsName { // before anybody is let in
+		if err := s.ask(ctx, topics.VerbPolicy, topics.Policies{Teams: policies}, nil); err != nil {
+			return err
+		}
+	}
 	var have hub.Members
 	if err := s.ask(ctx, hub.VerbMembers, struct{}{}, &have); err != nil {
 		return err

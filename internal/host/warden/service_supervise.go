@@ -79,7 +79,7 @@ func (s *service) supervise(ctx context.Context, settle func()) {
 		if err != nil {
 			why = err.Error()
 		}
-		if err == nil && s.place.Name != layout.AuditName {
+		if err == nil && s.place.Name != layout.AuditName && s.place.Name != layout.TopicsName {
 			s.w.spreadTrust(ctx) // front trusts nobody until it is told, which the next tick would do late
 		}
 		s.note(why)

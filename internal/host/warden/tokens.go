@@ -211,6 +211,8 @@ func (a *agentRun) serviceConfig(cfg *gatewayconfig.Config) {
 			cfg.Front = one
 		case layout.AuditName:
 			cfg.Audit, cfg.Data = one, insideData
+		case layout.TopicsName:
+			cfg.Topics = one
 		}
 	}
 }

@@ -36,8 +36,8 @@ func (w *Warden) why(ctx context.Context, req wire.WhyRequest) (*wire.WhyResult,
 	}
 	v, ok := confine.ExplainCall(engine.RoleRuntime, strings.ToLower(req.What))
 	if !ok {
-		return nil, badInput(fmt.Sprintf("%.100q is neither host:port, nor a path, nor a system call, nor one of message:, secret: and limit:", req.What),
-			"ask for api.example.com:443, /etc/shadow, ptrace, message:AGENT, secret:NAME or limit:memory")
+		return nil, badInput(fmt.Sprintf("%.100q is neither host:port, nor a path, nor a system call, nor one of message:, topic:, secret: and limit:", req.What),
+			"ask for api.example.com:443, /etc/shadow, ptrace, message:AGENT, topic:NAME, secret:NAME or limit:memory")
 	}
 	res.Kind, res.Layer, res.Rule = "syscall", deny.LayerPod, v.Rule
 	switch {

@@ -14,11 +14,13 @@ import (
 )
 
 // whyOther answers what has a word before it: message:TO or message:TO/TYPE,
-// secret:NAME, limit:NAME.
+// topic:NAME or topic:NAME/publish, secret:NAME, limit:NAME.
 func (a *agentRun) whyOther(res *wire.WhyResult, word, rest string) error {
 	switch word {
 	case "message":
 		return a.whyMessage(res, rest)
+	case "topic":
+		return a.whyTopic(res, rest)
 	case "secret":
 		a.whySecret(res, rest)
 		return nil
@@ -107,7 +109,7 @@ func (a *agentRun) whyLimit(res *wire.WhyResult, name string) error {
 }
 
 // whyWords are the words before a colon that [agentRun.whyOther] answers.
-var whyWords = []string{"message", "secret", "limit"}
+var whyWords = []string{"message", "topic", "secret", "limit"}
 
 // worded says whether a question begins with one of the words. A port is a number,
 // so that message:443 asks for a host of that name.

@@ -13,9 +13,12 @@ import (
 
 const whyTeam = `apiVersion: bulkhead/v1
 team: pair
+topics:
+  builds: {publish: [writer], read: [reviewer]}
+  chat: {publish: [writer, reviewer], read: [writer, reviewer]}
 agents:
-  writer: {image: base, mode: session, channels: [all], messages: {to: [reviewer], critical: [escalation]}, env: {TOKEN: x}, limits: {memory: 64Mi}}
-  reviewer: {image: base, mode: session, channels: [product]}
+  writer: {image: base, mode: session, channels: [all], messages: {to: [reviewer], critical: [escalation]}, env: {TOKEN: x}, limits: {memory: 64Mi}, tools: {allow: [events]}}
+  reviewer: {image: base, mode: session, channels: [product], tools: {allow: [events_publish]}}
 `
 
 func TestWhyAnswersForMessagesSecretsAndLimits(t *testing.T) {
@@ -37,6 +40,11 @@ func TestWhyAnswersForMessagesSecretsAndLimits(t *testing.T) {
 		{"message:writer", wire.WhyDenied, deny.LayerMessages, "add writer to agents.writer.messages.to"},
 		{"message:all", wire.WhyAllowed, deny.LayerMessages, "member of the channel all"},
 		{"message:product", wire.WhyDenied, deny.LayerMessages, "add product to agents.writer.channels"},
+		{"topic:builds", wire.WhyDepends, deny.LayerTools, "topics.builds.read of the manifest does not name writer"},
+		{"topic:builds/publish", wire.WhyAllowed, deny.LayerTools, "topics.builds.publish names writer"},
+		{"topic:public/builds/read", wire.WhyDenied, deny.LayerTools, "add writer to topics.builds.read"},
+		{"topic:chat", wire.WhyAllowed, deny.LayerTools, "bounded by 1000 messages"},
+		{"topic:none", wire.WhyDenied, deny.LayerTools, "add writer to topics.none.read"},
 		{"secret:TOKEN", wire.WhyAllowed, deny.LayerPod, "plain variable"},
 		{"secret:OTHER", wire.WhyDenied, deny.LayerVault, "bulkhead ws push writer"},
 		{"limit:memory", wire.WhyDepends, deny.LayerPod, "67108864 bytes"},

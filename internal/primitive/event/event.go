@@ -3,8 +3,10 @@
 // stream ([Events.ServeStream]).
 //
 // Topics are the agent's own, in its own system.db: its processes, schedules and
-// apps speak to one another here. What is meant for other agents is a message
-// (internal/gateway/messages), which the manifest says who may send.
+// apps speak to one another here. Those that begin with topic.Prefix are public:
+// the team's, kept by a server of the host, where the manifest lets the agent
+// (public.go). What needs one recipient and an answer is a message
+// (internal/gateway/messages).
 //
 // A topic keeps its last maxEvents events of the last keepFor; a subscription
 // that is behind that misses some, and is told how many. Events count towards
@@ -26,6 +28,8 @@ import (
 	"bulkhead/internal/sqlite"
 	"bulkhead/internal/store"
 	"bulkhead/internal/tool"
+	"bulkhead/internal/topic"
+	"bulkhead/internal/topic/client"
 )
 
 // Bounds.
@@ -45,15 +49,17 @@ var namePattern = regexp.MustCompile(`[A-Za-z0-9_:.\-/]+`)
 
 // Events is the topics of one agent.
 type Events struct {
-	store *store.Store
+	store  *store.Store
+	public *client.Client // nil: the team has no public topics
 
 	mu    sync.Mutex
 	fresh chan struct{} // closed with the next event
 }
 
-// Open makes the tables and has them swept.
-func Open(ctx context.Context, s *store.Store) (*Events, error) {
-	e := &Events{store: s, fresh: make(chan struct{})}
+// Open makes the tables and has them swept. public may be nil; who opened it
+// closes it.
+func Open(ctx context.Context, s *store.Store, public *client.Client) (*Events, error) {
+	e := &Events{store: s, public: public, fresh: make(chan struct{})}
 	err := s.Migrate(ctx, "event", [][]string{{
 		`CREATE TABLE topic (
 			name TEXT PRIMARY KEY,
@@ -90,28 +96,28 @@ func (e *Events) Tools() []tool.Tool {
 			Pattern: namePattern, PatternDoc: "a name has letters, digits and _ : . - / only",
 		}
 	}
-	topic, sub := name("topic", "The topic"), name("subscription", "Which subscription to it; each one is given every event")
-	topic.Required, sub.Default, sub.Aliases = true, "default", []string{"subscriptionId"}
+	topics, sub := name("topic", "The topic; one like public/builds is the team's, where the manifest lets this agent"), name("subscription", "Which subscription to it; each one is given every event")
+	topics.Required, sub.Default, sub.Aliases = true, "default", []string{"subscriptionId"}
 	all := []tool.Tool{
 		{
-			Name: "events_publish", Effect: true, Run: e.publish, MaxInput: maxMessage + 64<<10, Summary: "Publish a message to a topic of this agent. A topic keeps its last 1000 messages for a day.",
-			Fields: []tool.Field{topic, {Name: "message", Aliases: []string{"data", "payload"}, Type: tool.Any, Required: true, Max: maxMessage, Doc: "Any JSON value"}},
+			Name: "events_publish", Effect: true, Run: e.publish, MaxInput: maxMessage + 64<<10, Summary: "Publish a message to a topic of this agent, or to a public one. A topic keeps its last 1000 messages for a day.",
+			Fields: []tool.Field{topics, {Name: "message", Aliases: []string{"data", "payload"}, Type: tool.Any, Required: true, Max: maxMessage, Doc: "Any JSON value"}},
 		},
 		{
 			Name: "events_subscribe", Effect: true, Run: e.subscribe, Summary: "Subscribe to a topic; events_poll then gives what is published. Subscribing again changes nothing.",
-			Fields: []tool.Field{topic, sub, {Name: "from", Type: tool.String, Enum: []string{"now", "start"}, Default: "now", Shown: true, Doc: "Where a new subscription begins"}},
+			Fields: []tool.Field{topics, sub, {Name: "from", Type: tool.String, Enum: []string{"now", "start"}, Default: "now", Shown: true, Doc: "Where a new subscription begins"}},
 		},
 		{
 			Name: "events_poll", Effect: true, Run: e.poll, Summary: "Give the next messages of a subscription, and move it on. With after, read from there and move nothing.",
 			Fields: []tool.Field{
-				topic, sub,
+				topics, sub,
 				{Name: "limit", Type: tool.Integer, Min: 1, Max: maxPolled, Default: int64(10), Doc: "How many at most"},
 				{Name: "wait", Type: tool.Integer, Min: 0, Max: maxWait, Default: int64(0), Doc: "Seconds to wait for the first"},
 				{Name: "after", Type: tool.Integer, Min: 0, Max: 1 << 53, Doc: "Read after the message of this number instead"},
 			},
 		},
-		{Name: "events_unsubscribe", Effect: true, Run: e.unsubscribe, Summary: "End a subscription.", Fields: []tool.Field{topic, sub}},
-		{Name: "events_list_topics", Run: e.list, Summary: "List the topics of this agent, with their subscriptions."},
+		{Name: "events_unsubscribe", Effect: true, Run: e.unsubscribe, Summary: "End a subscription.", Fields: []tool.Field{topics, sub}},
+		{Name: "events_list_topics", Run: e.list, Summary: "List the topics of this agent and the public ones that it may use, with their subscriptions."},
 	}
 	for i := range all {
 		all[i].Group = tool.Events
@@ -124,6 +130,7 @@ type Message struct {
 	Seq   int64           `json:"seq"` // from 1 in its topic, gapless
 	ID    string          `json:"messageId"`
 	Topic string          `json:"topic"`
+	From  string          `json:"from,omitempty"` // of a public topic: the agent that published it
 	Time  string          `json:"publishedAt"`
 	Body  json.RawMessage `json:"message"`
 }
@@ -131,29 +138,32 @@ type Message struct {
 func messageID(topic string, seq int64) string { return topic + "#" + strconv.FormatInt(seq, 10) }
 
 func (e *Events) publish(ctx context.Context, c *tool.Call) (any, error) {
-	topic, body, seq := c.In.String("topic"), c.In.Raw("message"), int64(0)
+	if name, ok := topic.Cut(c.In.String("topic")); ok {
+		return e.publishPublic(ctx, c, name)
+	}
+	own, body, seq := c.In.String("topic"), c.In.Raw("message"), int64(0)
 	err := e.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		last, err := known(t, topic)
+		last, err := known(t, own)
 		if err != nil {
 			return err
 		}
 		seq = last + 1
-		if err := discharge(t, "DELETE FROM event WHERE topic = ? AND seq <= ? RETURNING size", topic, seq-maxEvents); err != nil {
+		if err := discharge(t, "DELETE FROM event WHERE topic = ? AND seq <= ? RETURNING size", own, seq-maxEvents); err != nil {
 			return err
 		}
-		size := int64(len(topic) + len(body) + eventCost)
+		size := int64(len(own) + len(body) + eventCost)
 		if err := t.Charge(size); err != nil {
 			return err
 		}
-		if _, err := t.Exec("UPDATE topic SET last = ? WHERE name = ?", seq, topic); err != nil {
+		if _, err := t.Exec("UPDATE topic SET last = ? WHERE name = ?", seq, own); err != nil {
 			return err
 		}
 		t.After(e.wake)
-		_, err = t.Exec("INSERT INTO event (topic, seq, time, message, size) VALUES (?, ?, ?, ?, ?)", topic, seq, t.Now().UnixMilli(), []byte(body), size)
+		_, err = t.Exec("INSERT INTO event (topic, seq, time, message, size) VALUES (?, ?, ?, ?, ?)", own, seq, t.Now().UnixMilli(), []byte(body), size)
 		return err
 	})
-	return map[string]any{"topic": topic, "messageId": messageID(topic, seq), "seq": seq}, err
+	return map[string]any{"topic": own, "messageId": messageID(own, seq), "seq": seq}, err
 }
 
 // known gives the last number of a topic, which is made when it is not there.
@@ -204,15 +214,18 @@ func (e *Events) next() <-chan struct{} {
 }
 
 func (e *Events) subscribe(ctx context.Context, c *tool.Call) (any, error) {
-	topic, sub, position := c.In.String("topic"), c.In.String("subscription"), int64(0)
+	if name, ok := topic.Cut(c.In.String("topic")); ok {
+		return e.subscribePublic(ctx, c, name)
+	}
+	own, sub, position := c.In.String("topic"), c.In.String("subscription"), int64(0)
 	err := e.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		last, err := known(t, topic)
+		last, err := known(t, own)
 		if err != nil {
 			return err
 		}
 		there := false
-		if position, there, err = positionOf(t, topic, sub); err != nil || there {
+		if position, there, err = positionOf(t, own, sub); err != nil || there {
 			return err
 		}
 		n, err := t.Int("SELECT count(*) FROM subscription")
@@ -220,15 +233,15 @@ func (e *Events) subscribe(ctx context.Context, c *tool.Call) (any, error) {
 			return err
 		}
 		if n >= maxSubscriptions {
-			return tool.Refuse(deny.ToolQuota, topic, "this agent has 1000 subscriptions", "end some of them with events_unsubscribe")
+			return tool.Refuse(deny.ToolQuota, own, "this agent has 1000 subscriptions", "end some of them with events_unsubscribe")
 		}
 		if c.In.String("from") == "now" {
 			position = last
 		}
-		_, err = t.Exec("INSERT INTO subscription (topic, name, position) VALUES (?, ?, ?)", topic, sub, position)
+		_, err = t.Exec("INSERT INTO subscription (topic, name, position) VALUES (?, ?, ?)", own, sub, position)
 		return err
 	})
-	return map[string]any{"topic": topic, "subscription": sub, "subscriptionId": sub, "position": position}, err
+	return map[string]any{"topic": own, "subscription": sub, "subscriptionId": sub, "position": position}, err
 }
 
 func positionOf(t *store.Tx, topic, sub string) (position int64, there bool, err error) {
@@ -240,14 +253,17 @@ func positionOf(t *store.Tx, topic, sub string) (position int64, there bool, err
 }
 
 func (e *Events) unsubscribe(ctx context.Context, c *tool.Call) (any, error) {
-	topic, sub, ended := c.In.String("topic"), c.In.String("subscription"), false
+	if name, ok := topic.Cut(c.In.String("topic")); ok {
+		return e.unsubscribePublic(ctx, c, name)
+	}
+	own, sub, ended := c.In.String("topic"), c.In.String("subscription"), false
 	err := e.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		n, err := t.Exec("DELETE FROM subscription WHERE topic = ? AND name = ?", topic, sub)
+		n, err := t.Exec("DELETE FROM subscription WHERE topic = ? AND name = ?", own, sub)
 		ended = n > 0
 		return err
 	})
-	return map[string]any{"topic": topic, "subscription": sub, "unsubscribed": ended}, err
+	return map[string]any{"topic": own, "subscription": sub, "unsubscribed": ended}, err
 }
 
 // Topic is one topic of a list.
@@ -282,7 +298,10 @@ func (e *Events) list(ctx context.Context, _ *tool.Call) (any, error) {
 			return nil
 		})
 	})
-	return map[string]any{"topics": topics}, err
+	if err != nil {
+		return nil, err
+	}
+	return e.withPublic(ctx, map[string]any{"topics": topics}), nil
 }
 
 // oldest is the time from which on events are still shown.

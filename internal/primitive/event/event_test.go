@@ -31,7 +31,7 @@ func start(t testing.TB, quota int64) (tooltest.Caller, *Events, *store.Store, *
 	t.Helper()
 	now := &clock{now: time.Unix(1_800_000_000, 0)}
 	s := tooltest.Store(t, func(cfg *store.Config) { cfg.Quota, cfg.Now = quota, now.Now })
-	e, err := Open(t.Context(), s)
+	e, err := Open(t.Context(), s, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

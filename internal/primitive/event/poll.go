@@ -9,6 +9,7 @@ import (
 	"bulkhead/internal/sqlite"
 	"bulkhead/internal/store"
 	"bulkhead/internal/tool"
+	"bulkhead/internal/topic"
 )
 
 // Polled is what a poll gives.
@@ -24,20 +25,37 @@ func (e *Events) poll(ctx context.Context, c *tool.Call) (any, error) {
 	if c.In.Has("after") {
 		q.after = c.In.Int("after")
 	}
-	ctx, cancel := context.WithTimeout(ctx, time.Duration(c.In.Int("wait"))*time.Second)
+	wait, cancel := context.WithTimeout(ctx, time.Duration(c.In.Int("wait"))*time.Second)
 	defer cancel()
+	from := e.source(q, c.Take)
 	for {
-		fresh := e.next()
-		out, err := e.read(ctx, q, c.Take)
+		fresh := from.fresh()
+		out, err := from.read(ctx)
 		if err != nil || len(out.Messages) > 0 || c.In.Int("wait") == 0 {
 			return out, err
 		}
 		select {
 		case <-fresh:
-		case <-ctx.Done():
+		case <-wait.Done():
 			return out, nil
 		}
 	}
+}
+
+// source is where a poll or a stream reads: the agent's own topic, or a public
+// one.
+type source struct {
+	fresh func() <-chan struct{} // closed when there may be more than now
+	read  func(context.Context) (Polled, error)
+}
+
+// source gives that of a query. take is the record of a call that its own
+// transaction writes; nil: another one is.
+func (e *Events) source(q query, take func() record.Record) source {
+	if name, ok := topic.Cut(q.topic); ok {
+		return e.publicSource(q, name)
+	}
+	return source{fresh: e.next, read: func(ctx context.Context) (Polled, error) { return e.read(ctx, q, take) }}
 }
 
 type query struct {

@@ -14,9 +14,9 @@ const quietAfter = 15 * time.Second
 // HTML, 9.2) until the client leaves. Each moves the subscription on before it
 // is sent. Whoever calls it has decided that this may be.
 func (e *Events) ServeStream(w http.ResponseWriter, r *http.Request, topic, sub string) error {
-	q := query{topic: topic, sub: sub, limit: maxPolled, after: -1}
-	fresh := e.next()
-	first, err := e.read(r.Context(), q, nil)
+	from := e.source(query{topic: topic, sub: sub, limit: maxPolled, after: -1}, nil)
+	fresh := from.fresh()
+	first, err := from.read(r.Context())
 	if err != nil {
 		return err
 	}
@@ -39,8 +39,8 @@ func (e *Events) ServeStream(w http.ResponseWriter, r *http.Request, topic, sub 
 		case <-timer.C:
 		}
 		timer.Stop()
-		fresh = e.next()
-		next, err := e.read(r.Context(), q, nil)
+		fresh = from.fresh()
+		next, err := from.read(r.Context())
 		if err != nil {
 			return nil //nolint:nilerr // the subscription was ended, or the store is closing: so is the stream
 		}

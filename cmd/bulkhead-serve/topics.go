@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"bulkhead/internal/hub"
+	"bulkhead/internal/passed"
+	"bulkhead/internal/topic/protocol"
+	"bulkhead/internal/topic/server"
+)
+
+// runTopics keeps the public topics of teams.
+func runTopics(ctx context.Context) error {
+	var cfg protocol.Config
+	if err := passed.Config(hub.ConfigFD, maxConfig, &cfg); err != nil {
+		return err
+	}
+	ln, err := passed.Listener(hub.OperatorFD)
+	if err != nil {
+		return err
+	}
+	return server.New(cfg, os.Stdout).Serve(ctx, ln, os.Stdout)
+}
