@@ -33,6 +33,19 @@ func (w *Warden) purgeTopics(ctx context.Context, team string) (gone []string, e
 		}
 		return gone, nil
 	}
+	if len(w.running()) == 0 {
+		return nil, nil // purgeServices removes all of it
+	}
+	// Nothing of the server's account runs; its next start gives the folder back.
+	switch _, there, err := tree.Owner(place.Data()); {
+	case err != nil:
+		return nil, err
+	case !there:
+		return nil, nil
+	}
+	if err := tree.Chown(place.Data(), 0, 0); err != nil {
+		return nil, err
+	}
 	for _, name := range topic.Files(team) {
 		if err := tree.Remove(filepath.Join(place.Data(), name)); err != nil {
 			return nil, err
