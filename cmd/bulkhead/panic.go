@@ -17,7 +17,7 @@ func newPanicCommand(a *app) *cobra.Command {
 		Long: `Fence agents: the kernel refuses every packet of theirs, those of connections
 that stand included, and every process of theirs stops where it is, with its
 memory. Without names: every agent of every team, or of --team, and the guests that
-were made through front, which are ended and do not wake.
+were made through front, which are ended and do not wake; a guest can be named, too.
 
 A fence outlives the warden, "up" and the host's restart. It waits for nothing
 that the warden does meanwhile. "bulkhead release" ends it, and what was frozen

@@ -54,6 +54,9 @@ func fenced(res wire.StatusResult) string {
 				return s.Agent
 			}
 		}
+		if t.Guests != nil && len(t.Guests.Fenced) > 0 {
+			return t.Guests.Fenced[0]
+		}
 	}
 	return ""
 }
@@ -126,6 +129,9 @@ func guestsOf(g *wire.GuestStatus) string {
 	named("asleep", g.Made-g.Running, g.Asleep)
 	if g.Running > 0 {
 		line += fmt.Sprintf("; %s in memory, at most %d awake", bytesOf(g.MemoryBytes), g.MaxAwake)
+	}
+	if len(g.Fenced) > 0 {
+		line += "; fenced: " + strings.Join(g.Fenced, ", ")
 	}
 	if g.Fence != nil {
 		line += "; fenced since " + g.Fence.Since.Format(time.RFC3339) + " by " + g.Fence.By

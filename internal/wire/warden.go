@@ -198,7 +198,8 @@ type GuestStatus struct {
 	MemoryBytes int64    `json:"memoryBytes"` // of those that run
 	Awake       []string `json:"awake"`
 	Asleep      []string `json:"asleep,omitempty"`
-	Fence       *Fence   `json:"fence,omitempty"`
+	Fence       *Fence   `json:"fence,omitempty"`  // of all of them
+	Fenced      []string `json:"fenced,omitempty"` // one by one, the first twenty
 }
 
 // AgentStatus is one agent. State is "running" only when every container runs

@@ -80,7 +80,7 @@ func (c *call) watch() error {
 		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
 	}
 	if req.Agent != "" {
-		a, err := c.w.agent(req.Team, req.Agent)
+		a, err := c.w.anyAgent(req.Team, req.Agent)
 		if err != nil {
 			return err
 		}

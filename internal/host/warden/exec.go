@@ -261,13 +261,16 @@ func (c *call) logs() error {
 		}
 		return c.passLogs(a.logPath())
 	}
-	a, err := c.w.agent(req.Team, req.Agent)
+	a, err := c.w.anyAgent(req.Team, req.Agent)
 	if err != nil {
 		return err
 	}
 	name := req.Container
 	if name == "" {
 		name = runtimeName
+	}
+	if a.Want.Guest && name == runtimeName {
+		return badInput(req.Agent+" is a guest: it has no runtime, and so no log of one", "ask for --container gateway")
 	}
 	if !slices.Contains([]string{runtimeName, gatewayName, dialerName}, name) {
 		return badInput(fmt.Sprintf("agent %s has no log of %q", req.Agent, name), "the logs are runtime, gateway and dialer")

@@ -63,9 +63,17 @@ func why(s string) string {
 // fenceAgents cuts agents off and freezes them. It does not wait for w.change: an
 // up that hangs must not keep an operator from pulling the plug.
 func (w *Warden) fenceAgents(ctx context.Context, req wire.FenceRequest, by string) (*wire.FenceResult, error) {
-	agents, err := w.toFence(req)
-	if err != nil {
-		return nil, err
+	var one []*guest
+	names := req.Agents
+	if len(names) > 0 {
+		req.Agents, one = w.splitGuests(req.Team, names)
+	}
+	var agents []*agentRun
+	if len(req.Agents) > 0 || len(one) == 0 {
+		var err error
+		if agents, err = w.toFence(req); err != nil {
+			return nil, err
+		}
 	}
 	// Written before it is done: a warden that dies in between finds it.
 	var errs []error
@@ -78,7 +86,7 @@ func (w *Warden) fenceAgents(ctx context.Context, req wire.FenceRequest, by stri
 		a.fence.Store(&f.Fence) // whatever the disk said
 	}
 	errs = append(errs, w.applyTable(ctx))
-	if len(req.Agents) == 0 {
+	if len(names) == 0 {
 		for _, name := range w.guestTeamsOf(req.Team) {
 			errs = append(errs, w.fenceGuests(ctx, name, f))
 		}
@@ -87,6 +95,10 @@ func (w *Warden) fenceAgents(ctx context.Context, req wire.FenceRequest, by stri
 	var all sync.WaitGroup
 	for i, a := range agents {
 		all.Go(func() { res.Agents[i] = a.freeze(ctx) })
+	}
+	ended, failed := make([]wire.FencedAgent, len(one)), make([]error, len(one))
+	for i, g := range one {
+		all.Go(func() { ended[i], failed[i] = w.fenceGuest(ctx, g, f) })
 	}
 	all.Wait()
 	for i, a := range agents {
@@ -99,7 +111,12 @@ func (w *Warden) fenceAgents(ctx context.Context, req wire.FenceRequest, by stri
 		a.event(record.Life, record.Denied, "", "fenced by "+by+why(req.Why), nil)
 		w.log.Warn("fenced", "team", a.Place.Team, "agent", a.Place.Name, "by", by, "why", req.Why, "cut_off", one.CutOff, "frozen", one.Frozen)
 	}
-	return res, errors.Join(errs...)
+	for i, g := range one {
+		g.event(record.Life, record.Denied, "", "fenced by "+by+why(req.Why), nil)
+		w.log.Warn("fenced", "team", g.Place.Team, "agent", g.Place.Name, "by", by, "why", req.Why, "cut_off", ended[i].CutOff, "frozen", ended[i].Frozen)
+	}
+	res.Agents = append(res.Agents, ended...)
+	return res, errors.Join(append(errs, failed...)...)
 }
 
 // toFence is every agent that a request means.
@@ -226,6 +243,8 @@ func (w *Warden) unfence(ctx context.Context, req wire.AgentRequest) (*wire.Stat
 	guests := len(req.Agents) == 0 || slices.Contains(req.Agents, wire.Guests)
 	alone := len(req.Agents) > 0
 	req.Agents = slices.DeleteFunc(slices.Clone(req.Agents), func(n string) bool { return n == wire.Guests })
+	var single []*guest
+	req.Agents, single = w.splitGuests(req.Team, req.Agents)
 	alone = alone && len(req.Agents) == 0
 	t, agents, err := w.selected(req)
 	if err != nil {
@@ -241,6 +260,13 @@ func (w *Warden) unfence(ctx context.Context, req wire.AgentRequest) (*wire.Stat
 		}
 	}
 	agents = slices.DeleteFunc(agents, func(a *agentRun) bool { return a.fence.Load() == nil })
+	single = slices.DeleteFunc(single, func(g *guest) bool { return g.fence.Load() == nil })
+	for _, g := range single {
+		if err := w.releaseGuest(g); err != nil {
+			return nil, err
+		}
+		freed = true
+	}
 	if len(agents) == 0 && !freed {
 		return nil, badInput("none of these agents is fenced", "`bulkhead status` shows which are")
 	}

@@ -137,21 +137,46 @@ func (w *Warden) guest(b *guests, name string) *guest {
 	return b.all[name]
 }
 
-// tokenFor finds the agent or guest that an operator asks a token for.
-func (w *Warden) tokenFor(team, name string) (layout.Agent, error) {
+// anyAgent finds an agent of the manifest, or a guest.
+func (w *Warden) anyAgent(team, name string) (*agentRun, error) {
 	t, err := w.team(team)
 	if err != nil {
-		return layout.Agent{}, err
+		return nil, err
 	}
 	w.mu.Lock()
 	g := w.guestsOfLocked(t.name)[name]
 	w.mu.Unlock()
 	if g != nil {
-		return g.Place, nil
+		return g.agentRun, nil
 	}
-	a, err := w.agent(t.name, name)
+	return w.agent(t.name, name)
+}
+
+// tokenFor finds the agent or guest that an operator asks a token for.
+func (w *Warden) tokenFor(team, name string) (layout.Agent, error) {
+	a, err := w.anyAgent(team, name)
 	if err != nil {
 		return layout.Agent{}, err
 	}
 	return a.Place, nil
+}
+
+// splitGuests takes the guests of a team out of the names of a request.
+func (w *Warden) splitGuests(team string, names []string) (agents []string, found []*guest) {
+	t, err := w.team(team)
+	if err != nil {
+		return names, nil // which will be said of them
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, n := range names {
+		if g := w.guestsOfLocked(t.name)[n]; g != nil {
+			if !slices.Contains(found, g) {
+				found = append(found, g)
+			}
+			continue
+		}
+		agents = append(agents, n)
+	}
+	return agents, found
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"bulkhead/internal/host/tree"
+	"bulkhead/internal/record"
 	"bulkhead/internal/wire"
 )
 
@@ -84,6 +85,51 @@ func (w *Warden) fenceGuests(ctx context.Context, team string, f fenceFile) erro
 		err = errors.Join(err, w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name)))
 	}
 	return errors.Join(err, w.endGuests(ctx, b))
+}
+
+// fenceGuest ends one guest and keeps it from waking until it is released. What
+// is said of it is read back.
+func (w *Warden) fenceGuest(ctx context.Context, g *guest, f fenceFile) (wire.FencedAgent, error) {
+	var errs []error
+	if g.fence.Load() == nil {
+		errs = append(errs, writeJSON(g.fencePath(), f))
+		g.fence.Store(&f.Fence) // whatever the disk said
+	}
+	w.mu.Lock()
+	runs := g.state != guestAsleep
+	w.mu.Unlock()
+	if runs {
+		errs = append(errs, w.killCgroup(filepath.Join(g.Place.Team, g.Place.Name))) // at once: its turn may be another's
+		g.turn.Lock()
+		w.mu.Lock()
+		runs = g.state != guestAsleep
+		w.mu.Unlock()
+		if runs {
+			errs = append(errs, w.stopGuest(ctx, g))
+		}
+		g.turn.Unlock()
+	}
+	out := wire.FencedAgent{Team: g.Place.Team, Agent: g.Place.Name}
+	var err error
+	out.Frozen, err = g.frozen() // nothing of it is left that could run
+	w.mu.Lock()
+	out.CutOff = g.state == guestAsleep
+	w.mu.Unlock()
+	if err = errors.Join(append(errs, err)...); err != nil {
+		out.Problem = err.Error()
+	}
+	return out, err
+}
+
+// releaseGuest lets one wake again.
+func (w *Warden) releaseGuest(g *guest) error {
+	if err := tree.Remove(g.fencePath()); err != nil {
+		return err
+	}
+	g.fence.Store(nil)
+	g.event(record.Life, record.Allowed, "", "released from the fence", nil)
+	w.log.Warn("released from the fence", "team", g.Place.Team, "agent", g.Place.Name)
+	return nil
 }
 
 // guestTeamsOf are the teams with guests that a request means; an empty name

@@ -197,6 +197,7 @@ func (w *Warden) newGuest(t *teamRun, f guestFile) *guest {
 	a := &agentRun{w: w, accepted: t.state.Accepted, Agent: host.Agent{
 		Place: w.host.Agent(t.name, f.Agent.Name), Want: f.Agent, Services: guestServices(t.manifest), IDs: layout.GuestIDs(w.sys.guests.First, f.Place),
 	}}
+	a.loadFence() // none of one that is not made yet
 	return &guest{agentRun: a, file: f}
 }
 

@@ -124,6 +124,9 @@ func (w *Warden) claimGuest(b *guests, o control.AdminOrder, key string) (g *gue
 		if !old.file.same(want) {
 			return nil, false, conflict("a guest "+want.Name+" was made from another request", "remove it first: DELETE /admin/agents/"+want.Name), nil
 		}
+		if old.fence.Load() != nil {
+			return nil, false, old.fenced(b), nil
+		}
 		return old, false, nil, nil
 	}
 	if int64(len(b.all)) >= ceiling.Max {
@@ -214,6 +217,11 @@ func (w *Warden) deleteGuest(ctx context.Context, b *guests, s *service, o contr
 	defer g.turn.Unlock()
 	if w.guest(b, o.Name) != g {
 		return noGuest(o.Name), nil
+	}
+	if g.fence.Load() != nil {
+		// What it did is the operator's to look at, and a new one of its name would
+		// have no fence.
+		return g.fenced(b), nil
 	}
 	actx, cancel := context.WithTimeout(ctx, serviceAsk)
 	defer cancel()

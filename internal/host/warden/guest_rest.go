@@ -128,8 +128,36 @@ func (w *Warden) adoptGuests(team string) {
 		if ok, err := readJSON(runStatePath(g.Place), &run); err != nil || !ok {
 			continue
 		}
-		w.owners.Go(func() { w.wake(w.ctx, team, g.Place.Name) })
+		w.owners.Go(func() {
+			if w.endFenced(team, g) {
+				return
+			}
+			w.wake(w.ctx, team, g.Place.Name)
+		})
 	}
+}
+
+// endFenced ends a guest that a former warden fenced, and may have left running.
+func (w *Warden) endFenced(team string, g *guest) bool {
+	b, done, err := w.guestBook(team)
+	if err != nil {
+		return false
+	}
+	defer done()
+	if g.fenced(b) == nil {
+		return false
+	}
+	g.turn.Lock()
+	defer g.turn.Unlock()
+	w.mu.Lock()
+	runs := g.state != guestAsleep
+	w.mu.Unlock()
+	if runs {
+		if err := w.stopGuest(w.ctx, g); err != nil {
+			w.log.Error("a fenced guest does not end", "team", team, "agent", g.Place.Name, "error", err)
+		}
+	}
+	return true
 }
 
 // watchGuests does what front has to do for guests, and has those rest that

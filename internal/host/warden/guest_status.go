@@ -85,6 +85,9 @@ func (w *Warden) guestStatus(team string) *wire.GuestStatus {
 		out.Max, out.MaxAwake = t.manifest.Guests().Max, t.manifest.Guests().Awake
 	}
 	for _, g := range b.sortedLocked() {
+		if g.fence.Load() != nil && len(out.Fenced) < shownGuests {
+			out.Fenced = append(out.Fenced, g.Place.Name)
+		}
 		if g.state != guestAsleep {
 			out.Running++
 			out.MemoryBytes += w.memoryOf(g.Place.Team + "/" + g.Place.Name)

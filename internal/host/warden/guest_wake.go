@@ -48,8 +48,8 @@ func (w *Warden) wakeGuest(ctx context.Context, team, name string) *deny.Reason 
 	if g == nil {
 		return asleep(name, "the gateway of "+name+" is not there", "`bulkhead status` shows whether the agent runs")
 	}
-	if f := b.fence.Load(); f != nil {
-		return asleep(name, "the guests of team "+team+" are fenced since "+f.Since.Format(time.RFC3339), "the operator: bulkhead release")
+	if reason := g.fenced(b); reason != nil {
+		return reason
 	}
 	g.turn.Lock()
 	defer g.turn.Unlock()
@@ -76,6 +76,13 @@ func (w *Warden) wakeGuest(ctx context.Context, team, name string) *deny.Reason 
 	if reason := w.placeFor(ctx, b, g, t.manifest.Guests().Awake); reason != nil {
 		return reason
 	}
+	// Whoever fenced it since does not see it sleep any more, and waits for its turn.
+	if reason := g.fenced(b); reason != nil {
+		w.mu.Lock()
+		g.state, g.since = guestAsleep, time.Now()
+		w.mu.Unlock()
+		return reason
+	}
 	select {
 	case w.wakes <- struct{}{}:
 		defer func() { <-w.wakes }()
@@ -88,6 +95,17 @@ func (w *Warden) wakeGuest(ctx context.Context, team, name string) *deny.Reason 
 			w.log.Error("ending what did not wake", "team", team, "agent", name, "error", serr)
 		}
 		return asleep(name, "its gateway does not start", "try again; the operator: the warden's log says why")
+	}
+	return nil
+}
+
+// fenced says that the guest may not act; nil: it may.
+func (g *guest) fenced(b *guests) *deny.Reason {
+	if f := g.fence.Load(); f != nil {
+		return asleep(g.Place.Name, "it is fenced since "+f.Since.Format(time.RFC3339), "the operator: bulkhead release "+g.Place.Name)
+	}
+	if f := b.fence.Load(); f != nil {
+		return asleep(g.Place.Name, "the guests of team "+g.Place.Team+" are fenced since "+f.Since.Format(time.RFC3339), "the operator: bulkhead release --guests")
 	}
 	return nil
 }

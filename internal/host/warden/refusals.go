@@ -93,7 +93,8 @@ func (w *Warden) denialsOf(req wire.AgentRequest) (*wire.DenialsResult, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, n := range req.Agents {
+	names, asked := w.splitGuests(t.name, req.Agents)
+	for _, n := range names {
 		if _, err := w.agent(t.name, n); err != nil {
 			return nil, err
 		}
@@ -101,6 +102,9 @@ func (w *Warden) denialsOf(req wire.AgentRequest) (*wire.DenialsResult, error) {
 	w.mu.Lock()
 	agents := t.sorted()
 	w.mu.Unlock()
+	for _, g := range asked { // only who is named: there may be thousands
+		agents = append(agents, g.agentRun)
+	}
 	res := &wire.DenialsResult{SchemaVersion: 1, Team: t.name, Agents: []wire.AgentDenials{}, Adapter: t.adapter != nil}
 	for _, a := range agents {
 		if len(req.Agents) > 0 && !slices.Contains(req.Agents, a.Place.Name) {
@@ -111,7 +115,9 @@ func (w *Warden) denialsOf(req wire.AgentRequest) (*wire.DenialsResult, error) {
 			Agent: a.Place.Name, Denials: w.refused.list(a.Place.Account),
 			Witness: wire.DenialWitness{PinsGranted: c.Pinned, PinsDenied: c.Denied, PinsByCode: c.ByCode, Since: w.refused.since},
 		}
-		if st, err := w.table.Inspect(a.Place.Account); err != nil {
+		if a.Want.Guest && len(a.Want.Egress) == 0 {
+			// No dialer, and so no counter of one.
+		} else if st, err := w.table.Inspect(a.Place.Account); err != nil {
 			d.Witness.Problem = fmt.Sprintf("nftables cannot be read: %v", err)
 		} else {
 			d.Witness.RefusedPackets = st.Refused

@@ -70,6 +70,10 @@ func (w *Warden) agent(teamName, name string) (*agentRun, error) {
 	if a, ok := t.agents[name]; ok {
 		return a, nil
 	}
+	if w.guestsOfLocked(t.name)[name] != nil {
+		return nil, badInput(fmt.Sprintf("%s is a guest of team %s, made over HTTP: it has a gateway and no runtime, so there is nothing of it that this could be done with", name, t.name),
+			"logs (--container gateway), watch, why, denials, panic, release and token take the names of guests; its tools are called through front")
+	}
 	return nil, badInput(fmt.Sprintf("team %s has no agent %q", t.name, name), fmt.Sprintf("its agents are %v", slices.Sorted(maps.Keys(t.agents))))
 }
 

@@ -19,9 +19,12 @@ import (
 // Spec and profile of the runtime, the rules of its seccomp filter. It tries
 // nothing, so that asking changes nothing; verify is for trying.
 func (w *Warden) why(ctx context.Context, req wire.WhyRequest) (*wire.WhyResult, error) {
-	a, err := w.agent(req.Team, req.Agent)
+	a, err := w.anyAgent(req.Team, req.Agent)
 	if err != nil {
 		return nil, err
+	}
+	if a.Want.Guest {
+		return w.whyGuest(ctx, a, req.What)
 	}
 	res := &wire.WhyResult{SchemaVersion: 1, Team: a.Place.Team, Agent: a.Place.Name, What: req.What}
 	if strings.HasPrefix(req.What, "/") {
