@@ -110,7 +110,7 @@ func TestTokensLetInThroughFront(t *testing.T) {
 		stage.Until(t, "the lead's token is taken", func() bool { return took(lead.Token) })
 		stage.Until(t, "the worker's is taken, for which front vouches", func() bool { return took(worker.Token) })
 		for name, token := range map[string]string{
-			"none": "", "not one": "x.y.z", "a changed one": lead.Token[:len(lead.Token)-2] + "AA", "the other's signature": lead.Token[:strings.LastIndexByte(lead.Token, '.')] + worker.Token[strings.LastIndexByte(worker.Token, '.'):],
+			"none": "", "not one": "x.y.z", "a changed one": lead.Token[:len(lead.Token)-20] + strings.Repeat("A", 20), "the other's signature": lead.Token[:strings.LastIndexByte(lead.Token, '.')] + worker.Token[strings.LastIndexByte(worker.Token, '.'):],
 		} {
 			if status, body := asks(t, "/v1/channels", token); status != 401 || !strings.Contains(body, "identity.bad_token") {
 				t.Errorf("token %s: %d %s", name, status, body)
