@@ -351,7 +351,7 @@ func TestSharesAreExact(t *testing.T) {
 }
 
 func tempDir(t *rapid.T) (string, error) {
-	dir, err := os.MkdirTemp("", "shelf") //nolint:usetesting // one for each of rapid's cases
+	dir, err := os.MkdirTemp("", "shelf")
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	return dir, err
 }
