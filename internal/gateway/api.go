@@ -8,6 +8,7 @@ import (
 	stdlog "log"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -42,7 +43,7 @@ func newAPI(s *Server) *api {
 		s.messages.Register(tools)
 	}
 	s.registerTools(tools)
-	tools.HandleFunc("/", s.nothing)
+	tools.HandleFunc("/", s.nothing(tools))
 	for _, path := range []string{"/v1/", "/tools", "/mcp", "/mcp/"} {
 		mux.Handle(path, s.authenticated(tools))
 	}
@@ -65,17 +66,39 @@ func (s *Server) health(w http.ResponseWriter, _ *http.Request) {
 	})
 }
 
-// nothing answers for what is not there.
-func (s *Server) nothing(w http.ResponseWriter, r *http.Request) {
-	reason := &deny.Reason{
-		Layer: deny.LayerMessages, Code: deny.MessageInvalid, What: r.Method + " " + r.URL.Path, Why: "there is no such endpoint, or it wants another method",
-		Mend: "see GET /v1/openapi.json",
+// ofMessages are the paths that an agent with messages has besides.
+var ofMessages = []string{"/v1/messages", "/v1/channels", "/v1/outbox"}
+
+// nothing answers for what is not there: it says which method an endpoint takes.
+func (s *Server) nothing(mux *http.ServeMux) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		reason := &deny.Reason{
+			Layer: deny.LayerTools, Code: deny.ToolInvalid, What: r.Method + " " + r.URL.Path, Why: "there is no such endpoint", Mend: "see GET /v1/openapi.json",
+		}
+		takes := methods(mux, r)
+		switch {
+		case len(takes) > 0:
+			w.Header().Set("Allow", strings.Join(takes, ", "))
+			reason.Why = "this endpoint takes " + strings.Join(takes, ", ") + ", and " + r.Method + " was sent"
+			reason.Mend = "send " + takes[0] + "; busybox's wget sends GET through a proxy even with --post-data: use `bulkhead tool call` or curl instead"
+		case s.messages == nil && slices.ContainsFunc(ofMessages, func(p string) bool { return strings.HasPrefix(r.URL.Path, p) }):
+			reason.Layer, reason.Code, reason.Why = deny.LayerMessages, deny.MessageNotAllowed, "this agent has no messages"
+			reason.Mend = "give agents." + s.cfg.Agent + " channels or messages in bulkhead.yaml"
+		}
+		messages.Refuse(w, reason)
 	}
-	if s.messages == nil {
-		reason.Code, reason.Why = deny.MessageNotAllowed, "this agent has no messages"
-		reason.Mend = "give agents." + s.cfg.Agent + " channels or messages in bulkhead.yaml"
+}
+
+// methods are those that a request's path takes; none: it is not there.
+func methods(mux *http.ServeMux, r *http.Request) (out []string) {
+	for _, m := range []string{http.MethodPost, http.MethodGet, http.MethodPut, http.MethodDelete} {
+		q := *r
+		q.Method = m
+		if _, pattern := mux.Handler(&q); pattern != "" && pattern != "/" {
+			out = append(out, m)
+		}
 	}
-	messages.Refuse(w, reason)
+	return out
 }
 
 // authenticated lets pass who shows the tools' token: as Bearer, or as the

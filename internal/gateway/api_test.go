@@ -256,6 +256,27 @@ func TestTheOwnNameIsNeverDialledAndNoOtherIsServed(t *testing.T) {
 	}
 }
 
+// What busybox's wget makes of --post-data through a proxy is a GET with a body:
+// the answer says which method is meant, and not that there are no messages.
+func TestAnotherMethodIsNamed(t *testing.T) {
+	_, proxy, _ := startGateway(t, false)
+	head := "\r\nHost: bulkhead.internal\r\nConnection: close\r\nAuthorization: Bearer " + tooltoken.Of(runtimeToken) + "\r\nContent-Length: 2\r\n\r\n{}"
+	for request, want := range map[string]string{
+		"GET http://bulkhead.internal/v1/tools/mem_set HTTP/1.1": "this endpoint takes POST, and GET was sent",
+		"PUT http://bulkhead.internal/v1/tools HTTP/1.1":         "this endpoint takes GET, and PUT was sent",
+		"POST http://bulkhead.internal/v1/none HTTP/1.1":         "there is no such endpoint",
+	} {
+		p, err := net.Dial("tcp", proxy)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, text := exchange(t, p, request+head); status != 400 || !strings.Contains(text, want) {
+			t.Errorf("%s: %d %s", request, status, text)
+		}
+		_ = p.Close()
+	}
+}
+
 func TestOnlyTheRuntimesIdIsServed(t *testing.T) {
 	socket, _, records := startGateway(t, true)
 	c, err := net.Dial("unix", socket) // as root
