@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"os"
+	"runtime/debug"
 
 	"bulkhead/internal/hub"
 	"bulkhead/internal/passed"
@@ -20,5 +21,7 @@ func runTopics(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	// As an adapter's: beneath what the warden gives it (warden, serviceLimits).
+	debug.SetMemoryLimit(384 << 20)
 	return server.New(cfg, os.Stdout).Serve(ctx, ln, os.Stdout)
 }

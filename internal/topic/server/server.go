@@ -39,6 +39,7 @@ import (
 // What one agent may do, over all its connections.
 const (
 	maxOpen   = 32                // requests
+	maxReads  = 2                 // of them that give messages, which are held until they are taken
 	maxBytes  = 2 * wire.MaxFrame // of open requests
 	pace      = 2000              // requests a second for long, which is what tools.ratePerMinute can be at most
 	bytesPace = 4 << 20           // bytes of requests a second for long: the host's disk must not be full within minutes
@@ -67,14 +68,13 @@ type team struct {
 
 // share is what one agent may have open.
 type share struct {
-	open, bytes *semaphore.Weighted
-	requests    *rate.Limiter
-	written     *rate.Limiter
+	open, bytes, reads *semaphore.Weighted
+	requests, written  *rate.Limiter
 }
 
 func newShare() *share {
 	return &share{
-		open: semaphore.NewWeighted(maxOpen), bytes: semaphore.NewWeighted(maxBytes),
+		open: semaphore.NewWeighted(maxOpen), bytes: semaphore.NewWeighted(maxBytes), reads: semaphore.NewWeighted(maxReads),
 		requests: rate.NewLimiter(pace, 2*pace), written: rate.NewLimiter(bytesPace, maxBytes),
 	}
 }
@@ -277,15 +277,25 @@ func (s *Server) published(team string, p topic.Policy, name string) {
 	}
 }
 
-// seat lets a session hear of what is published, until leave is called.
+// seat lets a session hear of what is published, until leave is called. A gateway
+// has one: a new one ends those before, and what waits in them to be read.
 func (s *Server) seat(x *session) (leave func()) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	team := x.member.Team
 	if s.sessions[team] == nil {
 		s.sessions[team] = map[*session]struct{}{}
 	}
+	var before []*session
+	for o := range s.sessions[team] {
+		if o.member.Agent == x.member.Agent {
+			before = append(before, o)
+		}
+	}
 	s.sessions[team][x] = struct{}{}
+	s.mu.Unlock()
+	for _, o := range before {
+		_ = o.c.Close()
+	}
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()

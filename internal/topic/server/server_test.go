@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,11 +14,13 @@ import (
 	"testing"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/hub"
 	"bulkhead/internal/topic"
 	"bulkhead/internal/topic/client"
 	"bulkhead/internal/topic/protocol"
 	"bulkhead/internal/topic/shelf"
 	"bulkhead/internal/topic/topictest"
+	"bulkhead/internal/wire"
 )
 
 // asServer says that this process is to serve from a folder until it is killed.
@@ -130,6 +133,45 @@ func TestAChangeOfThePolicyHoldsAtOnce(t *testing.T) {
 	}
 	if err := s.SetPolicies(t.Context(), protocol.Policies{Teams: map[string]topic.Policy{"pair": {"a/b": {Storage: 1}}}}); err == nil {
 		t.Error("a policy with a bad name was taken")
+	}
+}
+
+func TestANewConnectionEndsTheOneBefore(t *testing.T) {
+	dir := topictest.Sockets(t)
+	_, end, err := topictest.Serve(context.Background(), t.TempDir(), dir, "pair", policy, "ci")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = end() }()
+	dial := func() *wire.Conn {
+		u, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: topictest.Socket(dir, "ci"), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = u.Close() })
+		c := wire.New(u)
+		if err := hub.Dial(c, protocol.Name, protocol.Version, "any"); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	list := func(c *wire.Conn) error {
+		if err := c.Send(2, protocol.VerbList, struct{}{}); err != nil {
+			return err
+		}
+		_, _, err := c.Recv()
+		return err
+	}
+	first := dial()
+	if err := list(first); err != nil {
+		t.Fatal(err)
+	}
+	second := dial()
+	if err := list(second); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := first.Recv(); err == nil {
+		t.Error("the first connection goes on")
 	}
 }
 

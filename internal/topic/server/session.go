@@ -58,6 +58,12 @@ func (s *Server) Member(ctx context.Context, m hub.Member, w *wire.Conn) {
 		}
 		work.Go(func() {
 			defer give()
+			if q.Verb == protocol.VerbRead {
+				if part.reads.Acquire(ctx, 1) != nil {
+					return // the connection has ended
+				}
+				defer part.reads.Release(1)
+			}
 			x.answer(ctx, q)
 		})
 	}

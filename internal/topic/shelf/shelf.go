@@ -22,9 +22,9 @@ import (
 
 const (
 	sweepBatch = 256
-	// maxGiven bounds the messages of one read, so that they fit into a frame
-	// with what is around them. One message always does.
-	maxGiven = 3 << 20
+	// maxGiven bounds the messages of one read, which the server holds until they
+	// are taken. One message of the largest size always fits, and so does a frame.
+	maxGiven = topic.MaxMessage + 256<<10
 	// minFree is what must be free on the disk: the host's own need comes first.
 	minFree = 256 << 20
 )
