@@ -4,11 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"time"
 
 	control "bulkhead/internal/control/protocol"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/record"
 )
 
@@ -161,7 +165,8 @@ func (w *Warden) clearGuest(ctx context.Context, b *guests, g *guest) (*deny.Rea
 		}
 		return nil, err
 	}
-	if _, rest, err := tree.Owner(g.Place.GuestMark()); err != nil || !rest {
+	rest, err := leftOfGuest(g.Place)
+	if err != nil || !rest {
 		drop()
 		return conflict("data of an agent "+g.Place.Name+" that the manifest had once are kept on this host", "choose another name; or the operator removes them"), err
 	}
@@ -170,6 +175,19 @@ func (w *Warden) clearGuest(ctx context.Context, b *guests, g *guest) (*deny.Rea
 		return nil, err
 	}
 	return nil, nil
+}
+
+// leftOfGuest says whether a state folder is what a crash left of a guest: one
+// with the mark, or one in which there is nothing yet, not even the whole mark.
+func leftOfGuest(place layout.Agent) (bool, error) {
+	if _, marked, err := tree.Owner(place.GuestMark()); err != nil || marked {
+		return marked, err
+	}
+	names, err := os.ReadDir(place.State)
+	if err != nil {
+		return false, fmt.Errorf("warden: %w", err)
+	}
+	return !slices.ContainsFunc(names, func(e os.DirEntry) bool { return !strings.HasPrefix(e.Name(), ".") }), nil
 }
 
 // buildGuest makes what a guest has while it sleeps: its ids in the ledger, its
