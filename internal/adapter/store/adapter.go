@@ -112,11 +112,12 @@ func (a *Adapter) open(ctx context.Context, p Policy) error {
 	if err := private(a.path); err != nil {
 		return err
 	}
-	db, err := a.dialect.writer(a.path)
+	db, err := a.dialect.ready(a.path, func(err error) {
+		a.log.Warn("the message store is slower than it could be", "error", err)
+	})
 	if err != nil {
 		return err
 	}
-	err = migrate(db)
 	for i := 0; i < readerCount && err == nil && !a.dialect.solo; i++ {
 		var r *conn
 		if r, err = a.dialect.reader(a.path); err == nil {
