@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -10,7 +11,6 @@ import (
 	"net/http"
 	"strings"
 	"sync"
-	"time"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
@@ -26,6 +26,8 @@ import (
 type api struct {
 	handler http.Handler
 	server  *http.Server
+	sends   *sends             // nil: the agent has no messages
+	end     context.CancelFunc // of what sends does
 	conns   chan net.Conn
 	done    chan struct{}
 	once    sync.Once
@@ -38,17 +40,19 @@ func newAPI(s *Server) *api {
 	mux.HandleFunc("GET /health", s.serveHealth)
 	mux.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
 	tools := http.NewServeMux()
+	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{}), end: func() {}}
 	if s.messages != nil {
 		s.messages.Register(tools)
+		ctx, cancel := context.WithCancel(context.Background())
+		a.sends, a.end = newSends(ctx, s.cfg.Token, s.messages.Sends()), cancel
 	}
 	s.registerTools(tools)
 	tools.HandleFunc("/", s.nothing)
 	for _, path := range []string{"/v1/", "/tools", "/mcp", "/mcp/"} {
 		mux.Handle(path, s.authenticated(tools))
 	}
-	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{})}
 	a.server = &http.Server{
-		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
+		Handler: mux, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: 16 << 10, ErrorLog: stdlog.New(io.Discard, "", 0),
 	}
 	a.work.Go(func() { _ = a.server.Serve(a) })
@@ -121,8 +125,12 @@ func shown(r *http.Request) string {
 // peer's slot is held meanwhile.
 func (a *api) serve(c net.Conn) {
 	ended := &ending{Conn: c, done: make(chan struct{})}
+	var to net.Conn = ended
+	if a.sends != nil {
+		to = &sendConn{Conn: ended, s: a.sends}
+	}
 	select {
-	case a.conns <- ended:
+	case a.conns <- to:
 		<-ended.done
 	case <-a.done:
 		_ = c.Close()
@@ -163,6 +171,7 @@ func (a *api) Addr() net.Addr { return &net.UnixAddr{Name: "gateway.sock", Net: 
 
 func (a *api) close() error {
 	_ = a.Close()
+	a.end()
 	err := a.server.Close()
 	a.work.Wait()
 	return err

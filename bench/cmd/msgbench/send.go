@@ -119,7 +119,8 @@ func post(at, authorization string, batch int) (load.Send, error) {
 			body = append(body, "]}"...)
 		}
 		all = fmt.Appendf(all[:0], "POST %s HTTP/1.1\r\nHost: gateway\r\nAuthorization: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n", path, authorization, len(body))
-		if _, err := c.Write(append(all, body...)); err != nil {
+		all = append(all, body...)
+		if _, err := c.Write(all); err != nil {
 			return err
 		}
 		status, text, err := response(in)

@@ -32,8 +32,9 @@ func newBudget() budget { return budget{semaphore.NewWeighted(maxBodies)} }
 
 // Register adds the endpoints to mux.
 func (m *Messages) Register(mux *http.ServeMux) {
-	mux.HandleFunc("POST /v1/messages", m.serveSend)
-	mux.HandleFunc("POST /v1/messages:batch", m.serveBatch)
+	for path, serve := range m.Sends() {
+		mux.HandleFunc("POST "+path, serve)
+	}
 	mux.HandleFunc("POST /v1/messages:receive", m.serveReceive)
 	mux.HandleFunc("GET /v1/messages:stream", m.serveStream)
 	mux.HandleFunc("POST /v1/messages:ack", m.serveAck)
@@ -43,6 +44,12 @@ func (m *Messages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/channels/{channel}/messages", m.serveReplay)
 	mux.HandleFunc("GET /v1/channels/{channel}/threads/{sequence}", m.serveThread)
 	mux.HandleFunc("GET /v1/outbox", m.serveOutbox)
+}
+
+// Sends are the handlers of sends, by path. Each reads all of a body whose
+// length it takes, and answers as a whole.
+func (m *Messages) Sends() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{"/v1/messages": m.serveSend, "/v1/messages:batch": m.serveBatch}
 }
 
 // read takes a request's body of at most limit bytes. give returns its share
