@@ -31,6 +31,7 @@ type Conn struct {
 	spare   []byte
 	writing bool // somebody is in write
 	waiting int  // calls of Write that wait for room
+	holding bool // Release will write what Queue was given
 	err     error
 	closed  bool
 	done    chan struct{}
@@ -93,11 +94,30 @@ func (c *Conn) Queue(id uint64, verb string, body func([]byte) []byte) (taken bo
 	if len(c.pending) > maxPending && c.err == nil && !c.closed {
 		return false, nil
 	}
-	idle := len(c.pending) == 0 && !c.writing
+	idle := len(c.pending) == 0 && !c.writing && !c.holding
 	if err = c.add(id, verb, body); err == nil && idle {
 		c.wake.Broadcast()
 	}
 	return true, err
+}
+
+// Hold lets what Queue is given wait for Release, which writes all of it at once
+// and without waking another goroutine. One goroutine calls both.
+func (c *Conn) Hold() {
+	c.mu.Lock()
+	c.holding = true
+	c.mu.Unlock()
+}
+
+// Release ends Hold.
+func (c *Conn) Release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holding = false
+	if len(c.pending) > 0 && !c.writing && c.err == nil && !c.closed {
+		c.writing = true
+		c.write(c.try)
+	}
 }
 
 // add appends a frame to what is pending.
@@ -186,6 +206,15 @@ func (c *Conn) try(b []byte) (n int, err error) {
 		return 0, nil
 	}
 	return max(n, 0), err
+}
+
+// Ready says whether Read has a whole frame to give without waiting for it.
+func (c *Conn) Ready() bool {
+	if c.r.Buffered() < 4 {
+		return false
+	}
+	head, err := c.r.Peek(4)
+	return err == nil && int64(c.r.Buffered()) >= 4+int64(binary.BigEndian.Uint32(head))
 }
 
 // Read gives the next frame; its body is the caller's.

@@ -69,10 +69,12 @@ type Adapter struct {
 	counts  atomic.Pointer[Counts]
 	policy  atomic.Pointer[Policy]
 
-	// The writer's own.
+	turn   sync.Mutex // to write; guards what follows
 	core   *core
-	broken bool // memory is not what is in the database
-	reopen bool // nor is the connection to be trusted
+	broken bool          // memory is not what is in the database
+	reopen bool          // nor is the connection to be trusted
+	ops    []*op         // of the transaction at work
+	alarm  time.Duration // when the writer wakes by itself, on the monotonic clock
 }
 
 var (
@@ -172,6 +174,8 @@ func (a *Adapter) Close() (err error) {
 		close(a.stop)
 		close(a.closed)
 		a.others.Wait()
+		a.turn.Lock() // nobody has anything to commit any more
+		defer a.turn.Unlock()
 		if a.core.db != nil {
 			err = a.core.db.close()
 		}
