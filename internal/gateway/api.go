@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/record"
+	"bulkhead/internal/socket"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tooltoken"
 	"bulkhead/internal/wire"
@@ -123,7 +124,11 @@ func shown(r *http.Request) string {
 
 // serve hands the connection to the server and waits for its end, so that the
 // peer's slot is held meanwhile.
-func (a *api) serve(c net.Conn) {
+func (a *api) serve(u *net.UnixConn) {
+	var c net.Conn = u
+	if q, err := socket.Quiet(u); err == nil { // else it is woken more often
+		c = q
+	}
 	ended := &ending{Conn: c, done: make(chan struct{})}
 	var to net.Conn = ended
 	if a.sends != nil {

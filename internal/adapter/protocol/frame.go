@@ -13,8 +13,7 @@ import (
 	"strconv"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"bulkhead/internal/socket"
 	"bulkhead/internal/wire"
 )
 
@@ -22,7 +21,7 @@ import (
 // over goes on as buffered frames, so that many small ones cost few system
 // calls. Write may be called from many goroutines, Read from one at a time.
 type Conn struct {
-	c *net.UnixConn
+	c *socket.QuietConn
 	r *bufio.Reader
 
 	mu      sync.Mutex
@@ -40,13 +39,16 @@ type Conn struct {
 // maxPending is when Write begins to wait for a peer that does not read.
 const maxPending = 2 * wire.MaxFrame
 
-// NewConn takes ownership of a connection whose peers have greeted.
-func NewConn(c *wire.Conn) *Conn {
-	u := c.Unix()
+// NewConn takes ownership of a connection whose peers have greeted, unless it fails.
+func NewConn(c *wire.Conn) (*Conn, error) {
+	u, err := socket.Quiet(c.Unix())
+	if err != nil {
+		return nil, fmt.Errorf("adapter: %w", err)
+	}
 	out := &Conn{c: u, r: bufio.NewReaderSize(u, 64<<10), done: make(chan struct{})}
 	out.wake = sync.NewCond(&out.mu)
 	go out.flush()
-	return out
+	return out, nil
 }
 
 // Close ends the connection and its writer. What Write had taken and the
@@ -81,7 +83,7 @@ func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 	c.mu.Unlock()
 	runtime.Gosched()
 	c.mu.Lock()
-	c.write(c.try)
+	c.write(c.c.Try)
 	return nil
 }
 
@@ -116,7 +118,7 @@ func (c *Conn) Release() {
 	c.holding = false
 	if len(c.pending) > 0 && !c.writing && c.err == nil && !c.closed {
 		c.writing = true
-		c.write(c.try)
+		c.write(c.c.Try)
 	}
 }
 
@@ -187,25 +189,6 @@ func (c *Conn) write(to func([]byte) (int, error)) {
 	if len(c.pending) > 0 || c.waiting > 0 || c.err != nil {
 		c.wake.Broadcast()
 	}
-}
-
-// try writes what the kernel takes without waiting.
-func (c *Conn) try(b []byte) (n int, err error) {
-	raw, err := c.c.SyscallConn()
-	if err != nil {
-		return 0, err
-	}
-	failure := raw.Write(func(fd uintptr) bool {
-		n, err = unix.Write(int(fd), b) // #nosec G115 -- a descriptor
-		return true
-	})
-	switch {
-	case failure != nil:
-		return 0, failure
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
-		return 0, nil
-	}
-	return max(n, 0), err
 }
 
 // Ready says whether Read has a whole frame to give without waiting for it.
