@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 
@@ -26,18 +25,22 @@ type Conn struct {
 
 	mu      sync.Mutex
 	wake    *sync.Cond // the writer sleeps on it, and Write when pending is full
-	pending []byte     // whole frames that wait
-	spare   []byte
-	writing bool // somebody is in write
-	waiting int  // calls of Write that wait for room
-	holding bool // Release will write what Queue was given
+	pending []byte     // frames that wait; of the first, what was not written
+	off     int        // of pending, what was written already
+	writing bool       // somebody is in write
+	waiting int        // calls of Write that wait for room
+	holding bool       // Release will write what Queue was given
 	err     error
 	closed  bool
 	done    chan struct{}
 }
 
-// maxPending is when Write begins to wait for a peer that does not read.
-const maxPending = 2 * wire.MaxFrame
+// maxPending is when Write begins to wait for a peer that does not read, and
+// maxKept what a burst's buffer may have to be kept for the next one.
+const (
+	maxPending = 2 * wire.MaxFrame
+	maxKept    = 2 << 20
+)
 
 // NewConn takes ownership of a connection whose peers have greeted, unless it fails.
 func NewConn(c *wire.Conn) (*Conn, error) {
@@ -69,7 +72,7 @@ func (c *Conn) Close() error {
 func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.pending) > maxPending && c.err == nil && !c.closed {
+	for c.left() > maxPending && c.err == nil && !c.closed {
 		c.waiting++
 		c.wake.Wait()
 		c.waiting--
@@ -93,10 +96,10 @@ func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 func (c *Conn) Queue(id uint64, verb string, body func([]byte) []byte) (taken bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.pending) > maxPending && c.err == nil && !c.closed {
+	if c.left() > maxPending && c.err == nil && !c.closed {
 		return false, nil
 	}
-	idle := len(c.pending) == 0 && !c.writing && !c.holding
+	idle := c.left() == 0 && !c.writing && !c.holding
 	if err = c.add(id, verb, body); err == nil && idle {
 		c.wake.Broadcast()
 	}
@@ -116,7 +119,7 @@ func (c *Conn) Release() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.holding = false
-	if len(c.pending) > 0 && !c.writing && c.err == nil && !c.closed {
+	if c.left() > 0 && !c.writing && c.err == nil && !c.closed {
 		c.writing = true
 		c.write(c.c.Try)
 	}
@@ -155,7 +158,7 @@ func (c *Conn) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.err == nil {
-		for (len(c.pending) == 0 || c.writing) && !c.closed && c.err == nil {
+		for (c.left() == 0 || c.writing) && !c.closed && c.err == nil {
 			c.wake.Wait()
 		}
 		if c.closed {
@@ -168,25 +171,28 @@ func (c *Conn) flush() {
 	}
 }
 
-// write writes what is pending, all of it at once. The caller holds mu and has
-// set writing.
+// left is how much waits to be written.
+func (c *Conn) left() int { return len(c.pending) - c.off }
+
+// write writes what is pending, all of it at once, while others add to it: what
+// there was stays where it is. The caller holds mu and has set writing.
 func (c *Conn) write(to func([]byte) (int, error)) {
-	out := c.pending
-	c.pending = c.spare[:0]
-	c.spare = nil
+	out := c.pending[c.off:]
 	c.mu.Unlock()
 	n, err := to(out)
 	c.mu.Lock()
 	c.writing = false
 	if err != nil {
 		c.err = fmt.Errorf("adapter: %w", err)
-	} else if n < len(out) { // what try left goes first
-		c.pending = append(slices.Clone(out[n:]), c.pending...)
 	}
-	if cap(out) <= 1<<20 { // a burst's buffer is not kept for ever
-		c.spare = out
+	switch c.off += n; {
+	case c.left() == 0 && cap(c.pending) > maxKept:
+		c.pending, c.off = nil, 0
+	case c.off >= len(c.pending)/2: // so that it does not grow for ever
+		c.pending = c.pending[:copy(c.pending, c.pending[c.off:])]
+		c.off = 0
 	}
-	if len(c.pending) > 0 || c.waiting > 0 || c.err != nil {
+	if c.left() > 0 || c.waiting > 0 || c.err != nil {
 		c.wake.Broadcast()
 	}
 }

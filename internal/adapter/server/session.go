@@ -20,7 +20,7 @@ type session struct {
 	*port
 	c *protocol.Conn
 
-	submitted bool // something since the last commit
+	submitted int // drafts since the last commit
 
 	mu    sync.Mutex
 	waits map[uint64]context.CancelFunc // open receives
@@ -73,13 +73,21 @@ func (s *session) run(ctx context.Context) {
 	}
 }
 
+// aside is how many drafts are committed by another goroutine: to wake it costs
+// less than what this one reads and decodes meanwhile.
+const aside = 64
+
 // commit has what was submitted written to the disk, and its answers to the
-// connection: by this goroutine, which would only wait otherwise.
+// connection: little of it by this goroutine, which would only wait otherwise.
 func (s *session) commit() {
-	if !s.submitted {
+	n := s.submitted
+	if s.submitted = 0; n == 0 {
 		return
 	}
-	s.submitted = false
+	if n >= aside {
+		s.store.CommitAside()
+		return
+	}
 	s.c.Hold()
 	s.store.Commit()
 	s.c.Release()
@@ -255,7 +263,7 @@ func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
 		end(err)
 		return
 	}
-	s.submitted = true
+	s.submitted += len(q.Drafts)
 	s.store.Submit(s.agent, q.Drafts, q.Late, func(results []adapter.SendResult) {
 		s.metrics.sent(s.agent, results)
 		s.record(q.Drafts, results, work)

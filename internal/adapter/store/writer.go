@@ -79,6 +79,9 @@ func (a *Adapter) Commit() {
 	}
 }
 
+// CommitAside has what was submitted done by the writer.
+func (a *Adapter) CommitAside() { a.intake.call() }
+
 // round does what waits, by one who has the turn.
 func (a *Adapter) round() {
 	// Those that were just answered get to ask again before the next commit.
