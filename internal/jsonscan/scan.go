@@ -249,7 +249,7 @@ func marks(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
 	// The highest bit of a byte of x - ones is set where that byte of x is 0, or was above 0x80.
 	quote, slash := w^ones*'"', w^ones*'\\'
-	return ((quote - ones) & ^quote | (slash - ones) & ^slash | (w - ones*0x20) & ^w) & highs
+	return ((quote-ones) & ^quote | (slash-ones) & ^slash | (w-ones*0x20) & ^w) & highs
 }
 
 func escape(b []byte, i int) int {

@@ -32,9 +32,8 @@ func newBudget() budget { return budget{semaphore.NewWeighted(maxBodies)} }
 
 // Register adds the endpoints to mux.
 func (m *Messages) Register(mux *http.ServeMux) {
-	for path, serve := range m.Sends() {
-		mux.HandleFunc("POST "+path, serve)
-	}
+	mux.HandleFunc("POST /v1/messages", m.serveSend)
+	mux.HandleFunc("POST /v1/messages:batch", m.serveBatch)
 	mux.HandleFunc("POST /v1/messages:receive", m.serveReceive)
 	mux.HandleFunc("GET /v1/messages:stream", m.serveStream)
 	mux.HandleFunc("POST /v1/messages:ack", m.serveAck)
@@ -46,8 +45,8 @@ func (m *Messages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/outbox", m.serveOutbox)
 }
 
-// Sends are the handlers of sends, by path. Each reads all of a body whose
-// length it takes, and answers as a whole.
+// Sends are the handlers of sends that Register adds, by path. Each reads all of a
+// body whose length it takes, and answers as a whole.
 func (m *Messages) Sends() map[string]http.HandlerFunc {
 	return map[string]http.HandlerFunc{"/v1/messages": m.serveSend, "/v1/messages:batch": m.serveBatch}
 }
