@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"context"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/json"
@@ -11,11 +12,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/record"
+	"bulkhead/internal/socket"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tooltoken"
 	"bulkhead/internal/wire"
@@ -27,6 +28,8 @@ import (
 type api struct {
 	handler http.Handler
 	server  *http.Server
+	sends   *sends             // nil: the agent has no messages
+	end     context.CancelFunc // of what sends does
 	conns   chan net.Conn
 	done    chan struct{}
 	once    sync.Once
@@ -39,17 +42,19 @@ func newAPI(s *Server) *api {
 	mux.HandleFunc("GET /health", s.serveHealth)
 	mux.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
 	tools := http.NewServeMux()
+	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{}), end: func() {}}
 	if s.messages != nil {
 		s.messages.Register(tools)
+		ctx, cancel := context.WithCancel(context.Background())
+		a.sends, a.end = newSends(ctx, s.cfg.Token, s.messages.Sends()), cancel
 	}
 	s.registerTools(tools)
 	tools.HandleFunc("/", s.nothing(tools))
 	for _, path := range []string{"/v1/", "/tools", "/mcp", "/mcp/"} {
 		mux.Handle(path, s.authenticated(tools))
 	}
-	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{})}
 	a.server = &http.Server{
-		Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute,
+		Handler: mux, ReadHeaderTimeout: headTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: 16 << 10, ErrorLog: stdlog.New(io.Discard, "", 0),
 	}
 	a.work.Go(func() { _ = a.server.Serve(a) })
@@ -142,10 +147,18 @@ func shown(r *http.Request) string {
 
 // serve hands the connection to the server and waits for its end, so that the
 // peer's slot is held meanwhile.
-func (a *api) serve(c net.Conn) {
+func (a *api) serve(u *net.UnixConn) {
+	var c net.Conn = u
+	if q, err := socket.Quiet(u); err == nil { // else it is woken more often
+		c = q
+	}
 	ended := &ending{Conn: c, done: make(chan struct{})}
+	var to net.Conn = ended
+	if a.sends != nil {
+		to = &sendConn{Conn: ended, s: a.sends}
+	}
 	select {
-	case a.conns <- ended:
+	case a.conns <- to:
 		<-ended.done
 	case <-a.done:
 		_ = c.Close()
@@ -186,6 +199,7 @@ func (a *api) Addr() net.Addr { return &net.UnixAddr{Name: "gateway.sock", Net: 
 
 func (a *api) close() error {
 	_ = a.Close()
+	a.end()
 	err := a.server.Close()
 	a.work.Wait()
 	return err

@@ -206,6 +206,14 @@ func text(b []byte, i int) int {
 		return -1
 	}
 	for i++; ; {
+		for i+32 <= len(b) {
+			w := b[i : i+32]
+			if marks(binary.LittleEndian.Uint64(w))|marks(binary.LittleEndian.Uint64(w[8:]))|
+				marks(binary.LittleEndian.Uint64(w[16:]))|marks(binary.LittleEndian.Uint64(w[24:])) != 0 {
+				break
+			}
+			i += 32
+		}
 		for i+8 <= len(b) {
 			if n := plain(binary.LittleEndian.Uint64(b[i:])); n < 8 {
 				i += n
@@ -233,13 +241,15 @@ func text(b []byte, i int) int {
 
 // plain counts the bytes, from the lowest, before the first that is a quote, a
 // backslash or a control character.
-func plain(w uint64) int {
+func plain(w uint64) int { return bits.TrailingZeros64(marks(w)) / 8 }
+
+// marks has the highest bit of the first such byte set, and is 0 when there is
+// none. Bits above that one may be wrong.
+func marks(w uint64) uint64 {
 	const ones, highs = 0x0101010101010101, 0x8080808080808080
-	// The highest bit of a byte of zero(x) is set where that byte of x is 0; bits
-	// above the first one may be wrong, which only the lowest being read allows.
-	zero := func(x uint64) uint64 { return (x - ones) & ^x & highs }
-	control := (w - ones*0x20) & ^w & highs
-	return bits.TrailingZeros64(zero(w^ones*'"')|zero(w^ones*'\\')|control) / 8
+	// The highest bit of a byte of x - ones is set where that byte of x is 0, or was above 0x80.
+	quote, slash := w^ones*'"', w^ones*'\\'
+	return ((quote-ones) & ^quote | (slash-ones) & ^slash | (w-ones*0x20) & ^w) & highs
 }
 
 func escape(b []byte, i int) int {

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/plain"
 )
 
 // mayBecome says whether b, which was judged to be no HTTP because of a control
@@ -21,7 +22,7 @@ func mayBecome(b []byte) bool {
 		if white(ch) {
 			return i > 0
 		}
-		if !token(ch) {
+		if !plain.Token(ch) {
 			return false
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"net"
 	"strings"
 	"testing"
+
+	"bulkhead/internal/plain"
 )
 
 // TestALineInPiecesIsARequestAllTheSame: a control character does not make a
@@ -81,7 +83,7 @@ func FuzzFirstLineInPieces(f *testing.F) {
 	f.Add("X", "\x0b\xa0\x02HtTp/", 3)
 	f.Fuzz(func(t *testing.T, method, rest string, at int) {
 		for i := range len(method) {
-			if !token(method[i]) {
+			if !plain.Token(method[i]) {
 				return
 			}
 		}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"bulkhead/internal/dial"
+	"bulkhead/internal/plain"
 )
 
 // clientConn is a client's connection that speaks HTTP, as net/http's server has
@@ -88,7 +89,7 @@ func (c *clientConn) serve(b []byte) (n int, err error) {
 				timed = true
 				_ = c.SetReadDeadline(time.Now().Add(headerTimeout))
 			}
-			if n == len(b) || !mayBePlain(b[:n]) {
+			if n == len(b) || !plain.MayGet(b[:n]) {
 				break
 			}
 			m, err := c.read(b[n:])
@@ -120,7 +121,7 @@ func (c *clientConn) understood(head []byte) (*http.Request, target) {
 	if len(head) == 0 {
 		return nil, target{}
 	}
-	r := plain(head)
+	r := plain.Get(head)
 	if r == nil {
 		return nil, target{}
 	}

@@ -19,80 +19,13 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
+	"bulkhead/internal/plain"
 	"bulkhead/internal/record"
 	"bulkhead/internal/team"
 )
 
-func TestWhatIsPlain(t *testing.T) {
-	head := func(line string, fields ...string) string {
-		return line + "\r\n" + strings.Join(append([]string{"Host: api.example.com"}, fields...), "\r\n") + "\r\n\r\n"
-	}
-	const get = "GET http://api.example.com/x?a=%41&b=c HTTP/1.1"
-	for name, c := range map[string]struct {
-		head string
-		want bool
-	}{
-		"a GET":                         {head(get), true},
-		"a HEAD":                        {head("HEAD" + get[3:]), true},
-		"what browsers send":            {head(get, "User-Agent: x (y; z)", "Accept: */*", "Accept-Encoding: gzip, br", "Cookie: a=b; c=d", "Range: bytes=0-1", "If-None-Match: \"x\""), true},
-		"a wish to keep it":             {head(get, "Connection: keep-alive", "Proxy-Connection: keep-alive", "Keep-Alive: timeout=5"), true},
-		"a wish to end it":              {head(get, "Connection: CLOSE"), true},
-		"credentials for the proxy":     {head(get, "Proxy-Authorization: Basic eA=="), true},
-		"bytes above ASCII in a value":  {head(get, "X: \xff\xe9"), true},
-		"origin-form":                   {head("GET /x HTTP/1.1"), true},
-		"another method":                {head("POST" + get[3:]), false},
-		"small letters":                 {head("get" + get[3:]), false},
-		"HTTP/1.0":                      {head(get[:len(get)-1] + "0"), false},
-		"HTTP/1.10":                     {head(get + "0"), false},
-		"two spaces":                    {head(strings.Replace(get, " ", "  ", 1)), false},
-		"a tab":                         {head(strings.Replace(get, " HTTP", "\tHTTP", 1)), false},
-		"an empty line before":          {"\r\n" + head(get), false},
-		"no Host":                       {get + "\r\n\r\n", false},
-		"two Hosts":                     {head(get, "host: api.example.com"), false},
-		"a Host with a comma":           {get + "\r\nHost: a,b\r\n\r\n", false},
-		"a Host with a space in it":     {get + "\r\nHost: a b\r\n\r\n", false},
-		"an empty Host":                 {get + "\r\nHost:\r\n\r\n", true}, // absolute-form says it
-		"a length":                      {head(get, "Content-Length: 3"), false},
-		"a length of nothing":           {head(get, "Content-Length: 0"), false},
-		"chunks":                        {head(get, "Transfer-Encoding: chunked"), false},
-		"chunks, oddly":                 {head(get, "Transfer-Encoding:\tchunked"), false},
-		"an unknown coding":             {head(get, "transfer-encoding: x"), false},
-		"an upgrade":                    {head(get, "Connection: Upgrade", "Upgrade: websocket"), false},
-		"an upgrade without Connection": {head(get, "Upgrade: h2c"), false},
-		"a field by Connection":         {head(get, "Connection: x-mine"), false},
-		"two by Connection":             {head(get, "Connection: close, x-mine"), false},
-		"Connection twice":              {head(get, "Connection: close", "Connection: x"), false},
-		"HTTP/2 settings":               {head(get, "HTTP2-Settings: x"), false},
-		"an expectation":                {head(get, "Expect: 100-continue"), false},
-		"trailers":                      {head(get, "Trailer: X"), false},
-		"TE":                            {head(get, "TE: trailers"), false},
-		"a folded field":                {head(get, "X: a", " b"), false},
-		"a folded first field":          {get + "\r\n Host: x\r\nHost: x\r\n\r\n", false},
-		"a space before the colon":      {head(get, "X : a"), false},
-		"no name":                       {head(get, ": a"), false},
-		"no colon":                      {head(get, "X"), false},
-		"a bare CR in a value":          {head(get, "X: a\rb"), false},
-		"a bare LF in a value":          {head(get, "X: a\nContent-Length: 3"), false},
-		"a line that ends with LF":      {get + "\nHost: api.example.com\r\n\r\n", false},
-		"an end by LF before the end":   {get + "\r\nHost: api.example.com\r\n\nGET / HTTP/1.1\r\n\r\n", false},
-		"a NUL":                         {head(get, "X: a\x00"), false},
-		"a DEL in the target":           {head("GET http://api.example.com/\x7f HTTP/1.1"), false},
-		"a user":                        {head("GET http://a@api.example.com/ HTTP/1.1"), false},
-		"an opaque target":              {head("GET http:api.example.com/ HTTP/1.1"), false},
-		"a query to split in two ways":  {head("GET http://api.example.com/?a;b HTTP/1.1"), false},
-		"a query with half an escape":   {head("GET http://api.example.com/?a=%4 HTTP/1.1"), false},
-		"a path with half an escape":    {head("GET http://api.example.com/%4 HTTP/1.1"), false},
-		"nothing":                       {"", false},
-		"an empty head":                 {"\r\n\r\n", false},
-	} {
-		if got := plain([]byte(c.head)) != nil; got != c.want {
-			t.Errorf("%s: plain is %v, want %v: %q", name, got, c.want, c.head)
-		}
-	}
-}
-
 func TestWhatIsWrittenForAPlainRequest(t *testing.T) {
-	r := plain([]byte("GET http://API.example.com:80/a%2Fb//c?q=%41#f HTTP/1.1\r\nHost: evil.example\r\nX-Forwarded-For: 1\r\nforwarded: x\r\nConnection: close\r\n" +
+	r := plain.Get([]byte("GET http://API.example.com:80/a%2Fb//c?q=%41#f HTTP/1.1\r\nHost: evil.example\r\nX-Forwarded-For: 1\r\nforwarded: x\r\nConnection: close\r\n" +
 		"proxy-authorization: Basic eA==\r\nKeep-Alive: 5\r\nB: 2\r\nA: 1\r\nb: 3\r\nUser-Agent: me\r\n\r\n"))
 	if r == nil {
 		t.Fatal("it is not plain")

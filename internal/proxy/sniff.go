@@ -10,6 +10,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
+	"bulkhead/internal/plain"
 )
 
 type kind int
@@ -104,7 +105,7 @@ func requestLine(b []byte) (is, enough bool) {
 	// character after it is in no request of a client that means well: git's
 	// first packet has a NUL and no newline, for example. Such a line is not
 	// waited for, but becomes may follow it.
-	if !token(line[0]) {
+	if !plain.Token(line[0]) {
 		return false, true
 	}
 	spaced := false
@@ -139,11 +140,6 @@ func fields(line []byte) (parts [][]byte) {
 // white says whether a lenient server may skip ch as white space.
 func white(ch byte) bool {
 	return ch == ' ' || ch >= '\t' && ch <= '\r' && ch != '\n' || ch >= 0x1c && ch <= 0x1f || ch == 0x85 || ch == 0xa0
-}
-
-// token says whether ch can be in a method (RFC 9110, 5.6.2).
-func token(ch byte) bool {
-	return ch >= '0' && ch <= '9' || ch >= 'A' && ch <= 'Z' || ch >= 'a' && ch <= 'z' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), ch) >= 0
 }
 
 func judgeHello(h hello, err error, t target) *deny.Reason {

@@ -54,7 +54,12 @@ func dial(ctx context.Context, socket, token string) (*conn, error) {
 		}
 		return nil, fmt.Errorf("adapter: %w", err)
 	}
-	c := &conn{c: protocol.NewConn(w), done: make(chan struct{}), waiting: map[uint64]chan<- wire.Message{}}
+	pipelined, err := protocol.NewConn(w)
+	if err != nil {
+		_ = w.Close()
+		return nil, err
+	}
+	c := &conn{c: pipelined, done: make(chan struct{}), waiting: map[uint64]chan<- wire.Message{}}
 	go c.read()
 	return c, nil
 }

@@ -9,12 +9,10 @@ import (
 	"io"
 	"net"
 	"runtime"
-	"slices"
 	"strconv"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
+	"bulkhead/internal/socket"
 	"bulkhead/internal/wire"
 )
 
@@ -22,30 +20,38 @@ import (
 // over goes on as buffered frames, so that many small ones cost few system
 // calls. Write may be called from many goroutines, Read from one at a time.
 type Conn struct {
-	c *net.UnixConn
+	c *socket.QuietConn
 	r *bufio.Reader
 
 	mu      sync.Mutex
 	wake    *sync.Cond // the writer sleeps on it, and Write when pending is full
-	pending []byte     // whole frames that wait
-	spare   []byte
-	writing bool // somebody is in write
-	waiting int  // calls of Write that wait for room
+	pending []byte     // frames that wait; of the first, what was not written
+	off     int        // of pending, what was written already
+	writing bool       // somebody is in write
+	waiting int        // calls of Write that wait for room
+	holding bool       // Release will write what Queue was given
 	err     error
 	closed  bool
 	done    chan struct{}
 }
 
-// maxPending is when Write begins to wait for a peer that does not read.
-const maxPending = 2 * wire.MaxFrame
+// maxPending is when Write begins to wait for a peer that does not read, and
+// maxKept what a burst's buffer may have to be kept for the next one.
+const (
+	maxPending = 2 * wire.MaxFrame
+	maxKept    = 2 << 20
+)
 
-// NewConn takes ownership of a connection whose peers have greeted.
-func NewConn(c *wire.Conn) *Conn {
-	u := c.Unix()
+// NewConn takes ownership of a connection whose peers have greeted, unless it fails.
+func NewConn(c *wire.Conn) (*Conn, error) {
+	u, err := socket.Quiet(c.Unix())
+	if err != nil {
+		return nil, fmt.Errorf("adapter: %w", err)
+	}
 	out := &Conn{c: u, r: bufio.NewReaderSize(u, 64<<10), done: make(chan struct{})}
 	out.wake = sync.NewCond(&out.mu)
 	go out.flush()
-	return out
+	return out, nil
 }
 
 // Close ends the connection and its writer. What Write had taken and the
@@ -66,7 +72,7 @@ func (c *Conn) Close() error {
 func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.pending) > maxPending && c.err == nil && !c.closed {
+	for c.left() > maxPending && c.err == nil && !c.closed {
 		c.waiting++
 		c.wake.Wait()
 		c.waiting--
@@ -80,7 +86,7 @@ func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 	c.mu.Unlock()
 	runtime.Gosched()
 	c.mu.Lock()
-	c.write(c.try)
+	c.write(c.c.Try)
 	return nil
 }
 
@@ -90,14 +96,33 @@ func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 func (c *Conn) Queue(id uint64, verb string, body func([]byte) []byte) (taken bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if len(c.pending) > maxPending && c.err == nil && !c.closed {
+	if c.left() > maxPending && c.err == nil && !c.closed {
 		return false, nil
 	}
-	idle := len(c.pending) == 0 && !c.writing
+	idle := c.left() == 0 && !c.writing && !c.holding
 	if err = c.add(id, verb, body); err == nil && idle {
 		c.wake.Broadcast()
 	}
 	return true, err
+}
+
+// Hold lets what Queue is given wait for Release, which writes all of it at once
+// and without waking another goroutine. One goroutine calls both.
+func (c *Conn) Hold() {
+	c.mu.Lock()
+	c.holding = true
+	c.mu.Unlock()
+}
+
+// Release ends Hold.
+func (c *Conn) Release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.holding = false
+	if c.left() > 0 && !c.writing && c.err == nil && !c.closed {
+		c.writing = true
+		c.write(c.c.Try)
+	}
 }
 
 // add appends a frame to what is pending.
@@ -133,7 +158,7 @@ func (c *Conn) flush() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.err == nil {
-		for (len(c.pending) == 0 || c.writing) && !c.closed && c.err == nil {
+		for (c.left() == 0 || c.writing) && !c.closed && c.err == nil {
 			c.wake.Wait()
 		}
 		if c.closed {
@@ -146,46 +171,39 @@ func (c *Conn) flush() {
 	}
 }
 
-// write writes what is pending, all of it at once. The caller holds mu and has
-// set writing.
+// left is how much waits to be written.
+func (c *Conn) left() int { return len(c.pending) - c.off }
+
+// write writes what is pending, all of it at once, while others add to it: what
+// there was stays where it is. The caller holds mu and has set writing.
 func (c *Conn) write(to func([]byte) (int, error)) {
-	out := c.pending
-	c.pending = c.spare[:0]
-	c.spare = nil
+	out := c.pending[c.off:]
 	c.mu.Unlock()
 	n, err := to(out)
 	c.mu.Lock()
 	c.writing = false
 	if err != nil {
 		c.err = fmt.Errorf("adapter: %w", err)
-	} else if n < len(out) { // what try left goes first
-		c.pending = append(slices.Clone(out[n:]), c.pending...)
 	}
-	if cap(out) <= 1<<20 { // a burst's buffer is not kept for ever
-		c.spare = out
+	switch c.off += n; {
+	case c.left() == 0 && cap(c.pending) > maxKept:
+		c.pending, c.off = nil, 0
+	case c.off >= len(c.pending)/2: // so that it does not grow for ever
+		c.pending = c.pending[:copy(c.pending, c.pending[c.off:])]
+		c.off = 0
 	}
-	if len(c.pending) > 0 || c.waiting > 0 || c.err != nil {
+	if c.left() > 0 || c.waiting > 0 || c.err != nil {
 		c.wake.Broadcast()
 	}
 }
 
-// try writes what the kernel takes without waiting.
-func (c *Conn) try(b []byte) (n int, err error) {
-	raw, err := c.c.SyscallConn()
-	if err != nil {
-		return 0, err
+// Ready says whether Read has a whole frame to give without waiting for it.
+func (c *Conn) Ready() bool {
+	if c.r.Buffered() < 4 {
+		return false
 	}
-	failure := raw.Write(func(fd uintptr) bool {
-		n, err = unix.Write(int(fd), b) // #nosec G115 -- a descriptor
-		return true
-	})
-	switch {
-	case failure != nil:
-		return 0, failure
-	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
-		return 0, nil
-	}
-	return max(n, 0), err
+	head, err := c.r.Peek(4)
+	return err == nil && int64(c.r.Buffered()) >= 4+int64(binary.BigEndian.Uint32(head))
 }
 
 // Read gives the next frame; its body is the caller's.

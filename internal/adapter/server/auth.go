@@ -31,7 +31,14 @@ func (p *port) serve(ctx context.Context, u *net.UnixConn) {
 		_ = w.Close()
 		return
 	}
-	newSession(p, protocol.NewConn(w)).run(ctx)
+	c, err := protocol.NewConn(w)
+	if err != nil {
+		_ = w.Close()
+		return
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	defer stop()
+	newSession(p, c).run(ctx)
 }
 
 // peer says why the one who connected is not heard.

@@ -48,6 +48,8 @@ type Store interface {
 	adapter.Service
 	adapter.Operator
 	Submit(from string, drafts []adapter.Draft, late bool, done func([]adapter.SendResult))
+	Commit()
+	CommitAside()
 	Alert(ctx context.Context, d adapter.Draft) adapter.SendResult
 	Metrics(ctx context.Context) (store.Metrics, error)
 }

@@ -20,6 +20,8 @@ type session struct {
 	*port
 	c *protocol.Conn
 
+	submitted int // drafts since the last commit
+
 	mu    sync.Mutex
 	waits map[uint64]context.CancelFunc // open receives
 }
@@ -35,11 +37,15 @@ func (s *session) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	defer func() {
+		s.commit()
 		cancel()
 		work.Wait()
 		_ = s.c.Close()
 	}()
 	for {
+		if !s.c.Ready() {
+			s.commit()
+		}
 		m, err := s.c.Read()
 		if err != nil {
 			return
@@ -52,7 +58,7 @@ func (s *session) run(ctx context.Context) {
 			s.wait(ctx, m, &work)
 			continue
 		}
-		give, err := s.share.take(ctx, len(m.Body))
+		give, err := s.share.take(ctx, len(m.Body), s.commit)
 		if err != nil {
 			return
 		}
@@ -65,6 +71,26 @@ func (s *session) run(ctx context.Context) {
 			s.answer(ctx, m)
 		})
 	}
+}
+
+// aside is how many drafts are committed by another goroutine: to wake it costs
+// less than what this one reads and decodes meanwhile.
+const aside = 64
+
+// commit has what was submitted written to the disk, and its answers to the
+// connection: little of it by this goroutine, which would only wait otherwise.
+func (s *session) commit() {
+	n := s.submitted
+	if s.submitted = 0; n == 0 {
+		return
+	}
+	if n >= aside {
+		s.store.CommitAside()
+		return
+	}
+	s.c.Hold()
+	s.store.Commit()
+	s.c.Release()
 }
 
 // long says whether a request may wait for something to happen. Those have
@@ -216,8 +242,8 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 	return invalid(fmt.Sprintf("%.40q", m.Verb), "there is no such request for agents")
 }
 
-// send has the store take messages. Its writer itself leaves the answer on the
-// connection: to wake a goroutine for each request costs more than the rest.
+// send has the store take messages, with the next commit. Whoever does that leaves
+// the answer on the connection: to wake a goroutine for each request costs more than the rest.
 func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
 	at := time.Now()
 	end := func(err error) {
@@ -237,6 +263,7 @@ func (s *session) send(m wire.Message, work *sync.WaitGroup, give func()) {
 		end(err)
 		return
 	}
+	s.submitted += len(q.Drafts)
 	s.store.Submit(s.agent, q.Drafts, q.Late, func(results []adapter.SendResult) {
 		s.metrics.sent(s.agent, results)
 		s.record(q.Drafts, results, work)

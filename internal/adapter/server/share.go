@@ -24,14 +24,22 @@ func newShare() share {
 	return share{semaphore.NewWeighted(maxRequests), semaphore.NewWeighted(maxWaits), semaphore.NewWeighted(maxBytes)}
 }
 
-// take waits for room for a request of n bytes.
-func (s share) take(ctx context.Context, n int) (give func(), err error) {
-	if err := s.bytes.Acquire(ctx, int64(n)); err != nil {
-		return nil, err
-	}
-	if err := s.requests.Acquire(ctx, 1); err != nil {
-		s.bytes.Release(int64(n))
-		return nil, err
+// take waits for room for a request of n bytes. Before it does, full is called.
+func (s share) take(ctx context.Context, n int, full func()) (give func(), err error) {
+	for _, w := range []struct {
+		of *semaphore.Weighted
+		n  int64
+	}{{s.bytes, int64(n)}, {s.requests, 1}} {
+		if w.of.TryAcquire(w.n) {
+			continue
+		}
+		full()
+		if err := w.of.Acquire(ctx, w.n); err != nil {
+			if w.of == s.requests {
+				s.bytes.Release(int64(n))
+			}
+			return nil, err
+		}
 	}
 	return func() {
 		s.requests.Release(1)

@@ -69,10 +69,12 @@ type Adapter struct {
 	counts  atomic.Pointer[Counts]
 	policy  atomic.Pointer[Policy]
 
-	// The writer's own.
+	turn   sync.Mutex // to write; guards what follows
 	core   *core
-	broken bool // memory is not what is in the database
-	reopen bool // nor is the connection to be trusted
+	broken bool          // memory is not what is in the database
+	reopen bool          // nor is the connection to be trusted
+	ops    []*op         // of the transaction at work
+	alarm  time.Duration // when the writer wakes by itself, on the monotonic clock
 }
 
 var (
@@ -112,11 +114,12 @@ func (a *Adapter) open(ctx context.Context, p Policy) error {
 	if err := private(a.path); err != nil {
 		return err
 	}
-	db, err := a.dialect.writer(a.path)
+	db, err := a.dialect.ready(a.path, func(err error) {
+		a.log.Warn("the message store is slower than it could be", "error", err)
+	})
 	if err != nil {
 		return err
 	}
-	err = migrate(db)
 	for i := 0; i < readerCount && err == nil && !a.dialect.solo; i++ {
 		var r *conn
 		if r, err = a.dialect.reader(a.path); err == nil {
@@ -171,6 +174,8 @@ func (a *Adapter) Close() (err error) {
 		close(a.stop)
 		close(a.closed)
 		a.others.Wait()
+		a.turn.Lock() // nobody has anything to commit any more
+		defer a.turn.Unlock()
 		if a.core.db != nil {
 			err = a.core.db.close()
 		}

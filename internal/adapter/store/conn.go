@@ -29,6 +29,8 @@ type dialect struct {
 	// solo means that there is one connection only, so reads go through the
 	// writer's, and that the database has no shared memory.
 	solo bool
+	// lengthen makes the log of a database long, see ready.
+	lengthen func(database string) error
 }
 
 func pureGo() dialect {
@@ -37,7 +39,7 @@ func pureGo() dialect {
 	// without it keeps fsync.
 	_, _ = sqlite.Fdatasync(true)
 	d := &sqlite.Driver{}
-	return dialect{open: func(path string) (driver.Conn, error) {
+	return dialect{lengthen: lengthen, open: func(path string) (driver.Conn, error) {
 		return d.Open((&url.URL{Scheme: "file", Path: path}).String())
 	}}
 }

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// core is everything that the writer's goroutine owns, and nobody else reads:
-// what is in the database and is needed for every operation.
+// core is everything that belongs to who has the turn to write, and nobody else
+// reads: what is in the database and is needed for every operation.
 type core struct {
 	db       *conn
 	log      *slog.Logger

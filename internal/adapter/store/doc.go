@@ -5,9 +5,10 @@
 //
 // [Open] gives an [Adapter], which is an adapter.Service for agents and an adapter.Operator
 // for operators. Each call becomes an op in the intake, where agents are served
-// in turns. One goroutine, the writer, takes what waits, does it in memory
-// (core, queue), writes it as one transaction (txn) and answers all of them
-// when that is on disk: many callers, one fsync. Each draft, lease and
+// in turns. One at a time, a goroutine of its own or who calls [Adapter.Commit],
+// takes what waits, does it in memory (core, queue), writes it as one
+// transaction (txn) and answers all of them when that is on disk: many callers,
+// one fsync. Each draft, lease and
 // acknowledgement is decided by itself; one that is refused fails no other.
 // Pages, dead letters and backups are read on connections of their own.
 //
@@ -28,7 +29,8 @@
 // transaction on; state says whether it is pending (leased or not),
 // acknowledged or dead. A dead one has a row in dead as well, which stays,
 // marked, when an operator replays or drops it. Beside the database lies
-// PATH.lock, whose flock keeps a second adapter out.
+// PATH.lock, whose flock keeps a second adapter out, and SQLite's log PATH-wal,
+// which is made long with zeros before SQLite opens it (log.go).
 //
 // # Crash rules
 //

@@ -6,8 +6,8 @@ import (
 	"bulkhead/internal/deny"
 )
 
-// op is one thing for the writer to do. run is called on the writer's
-// goroutine inside a transaction; finish or done gets nil when that is on disk.
+// op is one thing for the writer to do. run is called by whoever has the turn,
+// inside a transaction; finish or done gets nil when that is on disk.
 type op struct {
 	agent  string // whose turn it takes; "" for operators
 	cost   int    // rows, roughly
@@ -48,9 +48,26 @@ func newIntake() *intake {
 	return &intake{wake: make(chan struct{}, 1), lines: map[string]*line{}}
 }
 
-// put queues o. It fails when the adapter is closed or the agent has too much
-// waiting already.
+// put queues o and wakes the writer.
 func (in *intake) put(o *op) error {
+	err := in.leave(o)
+	if err == nil {
+		in.call()
+	}
+	return err
+}
+
+// call wakes the writer.
+func (in *intake) call() {
+	select {
+	case in.wake <- struct{}{}:
+	default:
+	}
+}
+
+// leave queues o for whoever writes next. It fails when the adapter is closed
+// or the agent has too much waiting already.
+func (in *intake) leave(o *op) error {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
@@ -74,10 +91,6 @@ func (in *intake) put(o *op) error {
 	}
 	l.ops = append(l.ops, o)
 	l.cost, l.bytes = l.cost+o.cost, l.bytes+o.bytes
-	select {
-	case in.wake <- struct{}{}:
-	default:
-	}
 	return nil
 }
 
@@ -104,10 +117,7 @@ func (in *intake) take(ops []*op) []*op {
 		}
 	}
 	if len(in.ring) > 0 {
-		select {
-		case in.wake <- struct{}{}:
-		default:
-		}
+		in.call()
 	}
 	return ops
 }

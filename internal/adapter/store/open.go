@@ -14,9 +14,9 @@ func (d dialect) writer(path string) (*conn, error) {
 	pragmas := []string{
 		"PRAGMA page_size = 8192", // of a new database: fewer frames of the log for a message than with 4096
 		"PRAGMA journal_mode = WAL",
-		"PRAGMA synchronous = FULL",        // fsync of the log with every commit
-		"PRAGMA wal_autocheckpoint = 2000", // pages: 16 MiB, then its blocks are used again
-		"PRAGMA cache_size = -16384",       // KiB
+		"PRAGMA synchronous = FULL",                             // fsync of the log with every commit
+		fmt.Sprintf("PRAGMA wal_autocheckpoint = %d", logPages), // then its blocks are used again
+		"PRAGMA cache_size = -16384",                            // KiB
 		"PRAGMA temp_store = MEMORY",
 		"PRAGMA foreign_keys = OFF",
 		"PRAGMA trusted_schema = OFF",

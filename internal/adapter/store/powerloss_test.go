@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -238,7 +239,7 @@ func TestAFullDiskLosesNothingAndRecovers(t *testing.T) {
 		}
 	}
 	full(true)
-	draft := note("qa", string(make([]byte, 0, 1))+"while it is full")
+	draft := note("qa", strings.Repeat("while it is full ", simulatedLog/17-10)) // the log that is there does not hold it
 	for range 3 {
 		r := s.refused("pm", draft, deny.MessageUnavailable)
 		if r.RetryAfter == 0 || r.Envelope().StatusCode != 503 || r.Why != "the disk of the message store is full" {

@@ -16,8 +16,9 @@ func (a *Adapter) Send(ctx context.Context, from string, drafts []Draft) []SendR
 }
 
 // Submit is Send for a caller that does not wait: done is called once, with
-// what Send returns. It is called by the writer, which does nothing else
-// meanwhile, so it must not block.
+// what Send returns. It is called by who has the turn to write, and nobody else
+// writes meanwhile, so it must not block. What was submitted is done after the
+// next Commit at the latest.
 //
 // late drafts were accepted by an outbox before: the sender went on, so of what
 // is refused for good it gets a notice.
@@ -29,7 +30,7 @@ func (a *Adapter) Submit(from string, drafts []Draft, late bool, done func([]Sen
 	}
 	o := s.op()
 	o.done = func(err error) { done(s.answer(err)) }
-	if err := a.intake.put(o); err != nil {
+	if err := a.intake.leave(o); err != nil {
 		done(s.answer(err))
 	}
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"time"
 )
@@ -30,12 +31,12 @@ func (a *Adapter) do(ctx context.Context, o *op) error {
 	}
 }
 
-// write is the one goroutine that changes the database. It commits what many
+// write does what others asked for, and what time asks for. Only who has the turn
+// changes the database and what is in memory of it: one at a time commits what many
 // asked for at once, so that they share one fsync.
 func (a *Adapter) write() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var ops []*op
 	for {
 		select {
 		case <-a.intake.wake:
@@ -45,17 +46,49 @@ func (a *Adapter) write() {
 				return
 			}
 		}
-		// Those that were just answered get to ask again before the next commit.
-		runtime.Gosched()
-		ops = a.intake.take(ops[:0])
-		a.batch(ops)
-		clear(ops)
-		if wait, ok := a.core.idle(a.mono()); ok {
+		a.turn.Lock()
+		a.round()
+		wait, ok := a.core.idle(a.mono())
+		if a.alarm = a.mono() + wait; !ok {
+			a.alarm = never
+		}
+		a.turn.Unlock()
+		if ok {
 			timer.Reset(wait)
 		} else {
 			timer.Stop()
 		}
 	}
+}
+
+const never = time.Duration(math.MaxInt64)
+
+// Commit has what was submitted done, and is called after Submit by one that has
+// nothing else to do meanwhile: the caller does it itself, because waking the
+// writer can cost as much as the rest. When somebody has the turn already, the
+// writer goes on after that.
+func (a *Adapter) Commit() {
+	if !a.turn.TryLock() {
+		a.intake.call()
+		return
+	}
+	defer a.turn.Unlock()
+	a.round()
+	if wait, ok := a.core.idle(a.mono()); ok && a.mono()+wait < a.alarm {
+		a.intake.call() // its timer is set anew
+	}
+}
+
+// CommitAside has what was submitted done by the writer.
+func (a *Adapter) CommitAside() { a.intake.call() }
+
+// round does what waits, by one who has the turn.
+func (a *Adapter) round() {
+	// Those that were just answered get to ask again before the next commit.
+	runtime.Gosched()
+	a.ops = a.intake.take(a.ops[:0])
+	a.batch(a.ops)
+	clear(a.ops)
 }
 
 // idle is how long nothing is to be done when nobody asks; false: for ever.

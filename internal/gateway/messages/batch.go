@@ -9,9 +9,11 @@ import (
 )
 
 // Single sends of concurrent requests go to the adapter together: while
-// inFlight batches are on their way, others gather for the next one.
+// inFlight batches are on their way, or many sends, others gather for the next one. Two
+// small ones wait less for each other; of many each batch costs a sync of the disk.
 const (
 	inFlight   = 2
+	many       = 16
 	batchBytes = 2 << 20 // of bodies, so that a batch is one frame
 )
 
@@ -19,6 +21,7 @@ type batcher struct {
 	mu     sync.Mutex
 	list   []single
 	flying int // batches on their way
+	air    int // sends in them
 	closed bool
 }
 
@@ -28,7 +31,7 @@ type single struct {
 }
 
 // sendSingle waits for the adapter's answer, however long a runtime that left
-// would have waited: see ask. While fewer than inFlight batches are on their way, the
+// would have waited: see ask. While little is on its way, the
 // caller takes the next one itself: no other goroutine has to be woken for it.
 func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 	b := &m.batch
@@ -39,7 +42,7 @@ func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 		return adapter.SendResult{Err: errAway}
 	}
 	b.list = append(b.list, s)
-	fly := b.flying < inFlight
+	fly := b.flying == 0 || b.flying < inFlight && b.air < many
 	if fly {
 		b.flying++
 	}
@@ -64,7 +67,7 @@ func (m *Messages) fly() {
 			batch[i].result <- r
 		}
 	}
-	if m.batch.land() {
+	if m.batch.land(len(batch)) {
 		go m.fly()
 	}
 }
@@ -78,6 +81,7 @@ func (b *batcher) take() []single {
 		size += len(b.list[n].d.Body)
 		n++
 	}
+	b.air += n
 	batch := b.list[:n:n]
 	if b.list = b.list[n:]; len(b.list) == 0 {
 		b.list = nil
@@ -85,10 +89,11 @@ func (b *batcher) take() []single {
 	return batch
 }
 
-// land ends a flight, unless there is a batch for the next one.
-func (b *batcher) land() (again bool) {
+// land ends a flight of n sends, unless there is a batch for the next one.
+func (b *batcher) land(n int) (again bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.air -= n
 	if len(b.list) > 0 {
 		return true
 	}

@@ -38,6 +38,7 @@ type Messages struct {
 	drain drainer
 	watch streams
 	bytes budget
+	asked flights
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 }
@@ -57,6 +58,7 @@ func Open(cfg Config) (*Messages, error) {
 	})
 	m.drain.init()
 	m.watch.init()
+	m.asked.trip = m.trip
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
 	m.work.Go(func() { m.link.run(ctx) })
@@ -197,19 +199,13 @@ func (m *Messages) ask(ctx context.Context, drafts []adapter.Draft, late bool) [
 	if conn == nil {
 		return failed(len(drafts), errAway)
 	}
-	// A runtime that leaves must not make its send uncertain: only time does.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
-	defer cancel()
-	var out []adapter.SendResult
+	// A runtime that leaves must not make its send uncertain: only time does, by
+	// which the connection ends.
+	defer m.asked.end(m.asked.begin(conn))
 	if late {
-		out = conn.SendLate(ctx, drafts)
-	} else {
-		out = conn.Send(ctx, m.cfg.Agent, drafts)
+		return conn.SendLate(context.WithoutCancel(ctx), drafts)
 	}
-	if ctx.Err() != nil {
-		m.trip(conn)
-	}
-	return out
+	return conn.Send(context.WithoutCancel(ctx), m.cfg.Agent, drafts)
 }
 
 func (m *Messages) trip(conn *client.Agent) {

@@ -45,6 +45,12 @@ func (m *Messages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/outbox", m.serveOutbox)
 }
 
+// Sends are the handlers of sends that Register adds, by path. Each reads all of a
+// body whose length it takes, and answers as a whole.
+func (m *Messages) Sends() map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{"/v1/messages": m.serveSend, "/v1/messages:batch": m.serveBatch}
+}
+
 // read takes a request's body of at most limit bytes. give returns its share
 // of the memory.
 func (m *Messages) read(w http.ResponseWriter, r *http.Request, limit int64) (body []byte, give func(), err error) {
