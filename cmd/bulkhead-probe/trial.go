@@ -35,7 +35,7 @@ type kind struct {
 // kinds lists every attempt by the name that requests use.
 func kinds() map[string]kind {
 	all := firstKinds()
-	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), exhaustKinds()} {
+	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), gatewayKinds(), exhaustKinds()} {
 		maps.Copy(all, more)
 	}
 	return all

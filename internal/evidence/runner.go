@@ -93,7 +93,7 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 	r.Rows = rows
 	r.Seconds.Attacks = since()
 	for _, name := range q.Idle {
-		for _, p := range Positions() {
+		for _, p := range Positions()[:3] { // that every agent has
 			r.Rows = append(r.Rows, Row{Agent: name, Position: p, Attack: "none", Verdict: NotRun, Evidence: "the agent does not run"})
 		}
 	}
@@ -137,7 +137,9 @@ func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error)
 		}
 		r.Agents = append(r.Agents, from.Name)
 		for _, p := range Positions() {
-			places = append(places, place{from, p})
+			if from.has(p) {
+				places = append(places, place{from, p})
+			}
 		}
 	}
 	rows, errs := make([][]Row, len(places)), make([]error, len(places))
@@ -182,7 +184,7 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, error)
 				row.Target = at.Name
 			}
 			one := asking{a: a, q: request(a, from, at, bait.world, from.own(pl.p))}
-			if why, v := a.impossible(from, at, bait.world); why != "" {
+			if why, v := a.impossible(from, at, bait.world, &one.q); why != "" {
 				row.Verdict, row.Evidence = v, why
 			} else {
 				asked, of = append(asked, one), append(of, len(rows))
@@ -208,11 +210,18 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, error)
 }
 
 // impossible says why an attack cannot be made at all, and what its row then
-// proves.
-func (a Attack) impossible(from, at Agent, w World) (why string, v Verdict) {
+// proves. It leaves in the request what there is to aim at.
+func (a Attack) impossible(from, at Agent, w World, q *attempt.Request) (why string, v Verdict) {
 	if a.Lacks != nil {
 		if why := a.Lacks(from, w); why != "" {
 			return why, NotRun
+		}
+	}
+	if a.OnlyThere {
+		wanted := q.Paths
+		q.Paths = slices.DeleteFunc(slices.Clone(wanted), func(p string) bool { _, err := os.Lstat(p); return err != nil })
+		if len(q.Paths) == 0 {
+			return "this host has none of " + strings.Join(wanted, ", "), NotRun
 		}
 	}
 	if a.At == AtOthers {

@@ -24,7 +24,9 @@ import (
 	"bulkhead/internal/evidence"
 	"bulkhead/internal/evidence/attempt"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
+	"bulkhead/internal/tool/toolname"
 	"bulkhead/internal/wire"
 )
 
@@ -104,6 +106,7 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	if a.Messages {
 		one.Adapter = insideAdapter + "/adapter.sock"
 	}
+	a.aim(&one)
 	if a.relayed(runtimeName) {
 		one.Taken = []evidence.Taken{{
 			Attack: "process.child", Position: evidence.FromAccount,
@@ -138,6 +141,44 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	}
 	return one, running
 }
+
+// aim says what of the agent's there is to aim at beside its processes.
+func (a *agentRun) aim(one *evidence.Agent) {
+	one.Code, one.TokenFile = a.CodeImage() != "", insideToken
+	for _, name := range a.Services {
+		socket := insideService + name + "/" + name + ".sock"
+		switch name {
+		case layout.AuditName:
+			one.Audit = socket
+		case layout.FrontName:
+			one.Front = socket
+		}
+	}
+	if t, err := a.w.team(a.Place.Team); err == nil && t.manifest.Front != nil {
+		one.Listens = t.manifest.Front.Listen.String()
+	}
+	// See runtimeSpec.
+	one.ReadOnly = []string{insideGateway, programsDir, "/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group"}
+	if len(a.Want.CAFiles) > 0 {
+		one.ReadOnly = append(one.ReadOnly, insideCA)
+	}
+	for _, m := range a.Want.Mounts {
+		one.ReadOnly, one.Knowledge = append(one.ReadOnly, m.Target), append(one.Knowledge, m.Host)
+	}
+	for _, allowed := range a.Want.Tools.Allowed() {
+		one.Fetches = one.Fetches || allowed == string(toolname.Network) || allowed == "net_http_get"
+	}
+	for _, d := range a.Want.Egress {
+		_, fixed := a.Want.Hosts[d.Host]
+		if d.Host != "" && d.Host != dial.LoopbackName && !strings.HasPrefix(d.Host, "*.") && !fixed {
+			one.Resolved = append(one.Resolved, fmt.Sprintf("%s:%d", d.Host, d.Port))
+		}
+	}
+	one.Resolved = one.Resolved[:min(len(one.Resolved), maxResolved)]
+}
+
+// maxResolved bounds for how many of an agent's names verify asks DNS.
+const maxResolved = 4
 
 // decoyFirst is where decoys' ids are looked for: systemd leaves everything
 // from here to the top of the positive numbers to nobody
@@ -188,7 +229,13 @@ func (p prober) Probe(ctx context.Context, agent string, from evidence.Position,
 	case evidence.FromGateway:
 		return a.probeThroughShim(ctx, gatewayName, request, said)
 	case evidence.FromAccount:
-		return a.probeAsAccount(ctx, request, said)
+		return a.probeIn(ctx, engine.Spec{
+			Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name, Name: "probe-", Role: engine.RoleAccount,
+			User: engine.User{ID: a.IDs.Account}, Command: []string{filepath.Join(a.programs(), probeProgram)}, Env: []string{}, Dir: "/",
+			Limits: engine.Limits{}.WithDefaults(),
+		}, request, said)
+	case evidence.FromCode:
+		return a.probeIn(ctx, a.codeProbe(), request, said)
 	}
 	return nil, fmt.Errorf("no position %q", from)
 }
@@ -238,8 +285,27 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 	return answer, err
 }
 
-// probeAsAccount runs the probe as the bare account inside its cell.
-func (a *agentRun) probeAsAccount(ctx context.Context, request []byte, said func()) ([]byte, error) {
+// codeProbe is a cell of code's with the probe in the place of an interpreter.
+func (a *agentRun) codeProbe() engine.Spec {
+	const programs = "/tmp" + programsDir // in memory, since the image need not have a place for it
+	s := a.weaker(codeSpec(a.w.host, &a.Agent))
+	s.Name = launcher.CodePrefix + "probe-"
+	s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.programs(), Target: programs, Exec: true})
+	s.Command = []string{programs + "/" + probeProgram}
+	// The probe is not what the limits are for: exhaustion is tried in decoys.
+	s.Limits.MemoryBytes, s.Limits.PIDs = max(s.Limits.MemoryBytes, probeMemory), max(s.Limits.PIDs, probePIDs)
+	return s
+}
+
+// What a probe needs.
+const (
+	probeMemory = 128 << 20
+	probePIDs   = 64
+)
+
+// probeIn has the launcher run a probe in a container of its own, whose name is
+// finished here.
+func (a *agentRun) probeIn(ctx context.Context, spec engine.Spec, request []byte, said func()) ([]byte, error) {
 	client, err := launcher.Connect(ctx, a.Place.LauncherSocket())
 	if err != nil {
 		return nil, err
@@ -250,13 +316,8 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte, said func
 		return nil, err
 	}
 	defer closeFiles(outside)
-	name := "probe-" + strings.ToLower(rand.Text()[:10])
-	spec := engine.Spec{
-		Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name, Name: name, Role: engine.RoleAccount,
-		User:    engine.User{ID: a.IDs.Account},
-		Command: []string{filepath.Join(a.programs(), probeProgram)}, Env: []string{}, Dir: "/",
-		Limits: engine.Limits{}.WithDefaults(), Cgroup: cgroupOf(&a.Agent, name),
-	}
+	spec.Name += strings.ToLower(rand.Text()[:10])
+	spec.Cgroup = cgroupOf(&a.Agent, spec.Name)
 	c, err := client.Launch(ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
 	closeFiles(inside)
 	if err != nil {
@@ -265,13 +326,13 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte, said func
 	if c.PIDFD != nil {
 		defer func() { _ = c.PIDFD.Close() }()
 	}
-	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
+	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), spec.Name) })
 	defer stop()
 	answer, err := converse(ctx, outside[0], outside[1], outside[2], request, said)
 	if err != nil {
 		return answer, err
 	}
-	_, err = client.Wait(ctx, name)
+	_, err = client.Wait(ctx, spec.Name)
 	return answer, err
 }
 
