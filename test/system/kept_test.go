@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"bulkhead/internal/evidence"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/prove"
 	"bulkhead/test/system/stage"
 	"bulkhead/test/system/throwaway"
 )
@@ -91,6 +93,48 @@ func TestVerifyAttacksServersCodeAndWhatIsKept(t *testing.T) {
 		}
 		t.Logf("%d rows denied, %d not run, in %.1f s", report.Denied, report.NotRun, report.Seconds.Attacks)
 		c.Run(t, "audit", "verify")
+		proveServers(t, c)
 		c.Run(t, "down", "--purge")
 	})
+}
+
+// proveServers opens walls of the host's servers by hand, each of which prove sees.
+func proveServers(t *testing.T, c stage.CLI) {
+	t.Helper()
+	r, report := proven(t, c)
+	if r.Exit != 0 {
+		t.Fatalf("prove: %v\n%s", broken(report), report.Text())
+	}
+	for _, name := range append(layout.ServiceNames(), layout.AdapterName) {
+		for _, id := range []string{"egress.agent", "syscalls", "privileges", "namespaces", "limits", "mounts", "modes", "sockets", "network", "ids", "writable", "shared"} {
+			if !slices.ContainsFunc(report.Statements, func(s prove.Statement) bool { return s.Agent == name && s.ID == id && s.Holds }) {
+				t.Errorf("prove says nothing of %s of %s", id, name)
+			}
+		}
+	}
+	for _, s := range report.Statements {
+		if s.Agent == layout.FrontName && (s.ID == "network" || s.ID == "egress.agent") {
+			t.Log(s.ID, s.Says, s.Read)
+		}
+	}
+	h := layout.Default()
+	member := h.Agent("kept", "worker").ServiceSocket(layout.AuditName)
+	for _, tc := range []struct{ open, close, want string }{
+		{"chmod 755 " + h.Service(layout.AuditName).Data(), "chmod 700 " + h.Service(layout.AuditName).Data(), "audit modes"},
+		{"chmod 644 " + h.Service(layout.AuditName).Data() + "/log.jsonl", "chmod 600 " + h.Service(layout.AuditName).Data() + "/log.jsonl", "audit modes"},
+		{"chmod 711 " + h.Service(layout.ControlName).Data() + "/keys", "chmod 700 " + h.Service(layout.ControlName).Data() + "/keys", "control modes"},
+		{"chmod 666 " + h.Service(layout.ControlName).OperatorSocket(), "chmod 600 " + h.Service(layout.ControlName).OperatorSocket(), "control sockets"},
+		{"chmod 666 " + member, "chmod 660 " + member, "audit sockets"},
+		{"chmod 640 " + h.Service(layout.FrontName).Tokens(), "chmod 600 " + h.Service(layout.FrontName).Tokens(), "front modes"},
+	} {
+		stage.Sh(t, tc.open)
+		_, report := proven(t, c)
+		stage.Sh(t, tc.close)
+		if got := broken(report); !slices.Contains(got, tc.want) {
+			t.Errorf("%s: broken is %v, want %s", tc.open, got, tc.want)
+		}
+	}
+	if r, report := proven(t, c); r.Exit != 0 {
+		t.Errorf("something stayed broken: %v", broken(report))
+	}
 }
