@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -105,10 +106,28 @@ func serverOperator(t *trial) error {
 	return nil
 }
 
+// oneServer has one attempt at a time speak to servers: each takes a few
+// connections of a gateway, and closes further ones unheard.
+var oneServer sync.Mutex
+
+// errUnheard is a connection that the server closed before it said hello.
+var errUnheard = errors.New("the server has not listened")
+
 // converse says some things one after the other, and gives the first refusal;
 // nil when everything was taken. Any other failure says nothing about
 // protection.
 func converse(path, protocol string, said ...request) (no error, failed error) {
+	oneServer.Lock()
+	defer oneServer.Unlock()
+	for until := time.Now().Add(3 * patience); ; time.Sleep(20 * time.Millisecond) {
+		no, failed = talk(path, protocol, said...)
+		if !errors.Is(failed, errUnheard) || time.Now().After(until) {
+			return no, failed
+		}
+	}
+}
+
+func talk(path, protocol string, said ...request) (no error, failed error) {
 	c, err := net.DialTimeout("unix", path, patience)
 	if err != nil {
 		return nil, err
@@ -118,6 +137,15 @@ func converse(path, protocol string, said ...request) (no error, failed error) {
 	if err := c.SetDeadline(time.Now().Add(patience)); err != nil {
 		return nil, err
 	}
+	m, _, err := conn.Recv() // both sides begin with hello
+	switch {
+	case ended(err):
+		return nil, errUnheard
+	case err != nil:
+		return nil, err
+	case m.Verb != wire.VerbHello:
+		return nil, fmt.Errorf("greeted with %.40q", m.Verb)
+	}
 	if err := conn.Send(0, wire.VerbHello, wire.Hello{Protocol: protocol, Version: 1}); err != nil {
 		return closedOr(err)
 	}
@@ -125,35 +153,36 @@ func converse(path, protocol string, said ...request) (no error, failed error) {
 		if err := conn.Send(uint64(i+1), one.verb, one.body); err != nil { // #nosec G115 -- a few
 			return closedOr(err)
 		}
-		for answered := false; !answered; {
-			m, _, err := conn.Recv()
-			if err != nil {
-				return closedOr(err)
+		m, _, err := conn.Recv()
+		if err != nil {
+			return closedOr(err)
+		}
+		switch m.Verb {
+		case "ok", "result", "taken":
+		case "denied":
+			var r deny.Reason
+			if err := json.Unmarshal(m.Body, &r); err != nil || r.Code == "" {
+				return nil, errors.Join(errors.New("a denial without a reason"), err)
 			}
-			switch m.Verb {
-			case wire.VerbHello:
-			case "ok", "result", "taken":
-				answered = true
-			case "denied":
-				var r deny.Reason
-				if err := json.Unmarshal(m.Body, &r); err != nil || r.Code == "" {
-					return nil, errors.Join(errors.New("a denial without a reason"), err)
-				}
-				return refused(r.Code), nil
-			case wire.VerbError:
-				return refused("closed"), nil // it says why, and goes
-			default:
-				return nil, fmt.Errorf("answered %.40q", m.Verb)
-			}
+			return refused(r.Code), nil
+		case wire.VerbError:
+			return refused("closed"), nil // it says why, and goes
+		default:
+			return nil, fmt.Errorf("answered %.40q", m.Verb)
 		}
 	}
 	return nil, nil
 }
 
-// closedOr takes the end of the connection for the refusal that it is: who does
-// not greet as a member is not talked to.
+// ended says whether an error is the end of a connection.
+func ended(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
+}
+
+// closedOr takes the end of a connection that was heard for the refusal that it
+// is: who does not greet as a member is not talked to.
 func closedOr(err error) (no error, failed error) {
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+	if ended(err) {
 		return refused("closed"), nil
 	}
 	return nil, err
