@@ -21,8 +21,8 @@ func newVerifyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [AGENT...]",
 		Short: "Attack every wall and show what held",
-		Long: `Attack the team from each agent's runtime, gateway, bare account and code, and show
-which layer refused: one line for each attack, with how many of its attempts were
+		Long: `Attack the team from each agent's runtime, gateway, bare account and code, and from
+its servers, and show which layer refused: one line for each attack, with how many of its attempts were
 denied from where; --rows shows each attempt with its evidence. Each attack has a control: with that layer off in a decoy it
 must succeed, or the refusal proves nothing. Ends with 1 when an attack succeeded
 or a control did not bite. The evidence command keeps the result, signed.`,
@@ -188,9 +188,11 @@ func (a *app) showAttempts(rows []attempt) {
 // showAttacks sums the attempts up: a line for each attack, and in the column
 // of each position how many of its attempts were denied.
 func (a *app) showAttacks(rows []attempt) {
-	positions := []string{"runtime", "gateway", "account", "code"}
-	if !slices.ContainsFunc(rows, func(r attempt) bool { return r.Position == "code" }) {
-		positions = positions[:3] // no agent runs code
+	positions := []string{"runtime", "gateway", "account"}
+	for _, p := range []string{"code", "server"} { // which not every team has
+		if slices.ContainsFunc(rows, func(r attempt) bool { return r.Position == p }) {
+			positions = append(positions, p)
+		}
 	}
 	type sum struct{ denied, tried int }
 	sums := map[string]map[string]sum{}

@@ -19,11 +19,12 @@ const (
 	FromGateway Position = "gateway" // that agent's gateway was
 	FromAccount Position = "account" // somebody left both containers, and is the bare account
 	FromCode    Position = "code"    // code that the gateway runs left its interpreter; only agents with such code have it
+	FromServer  Position = "server"  // a server of the agents' was: the adapter, audit, control, front; nothing is tried at itself
 )
 
 // Positions lists them all.
 func Positions() []Position {
-	return []Position{FromRuntime, FromGateway, FromAccount, FromCode}
+	return []Position{FromRuntime, FromGateway, FromAccount, FromCode, FromServer}
 }
 
 // Targets says at whom an attack is aimed.
@@ -132,6 +133,9 @@ type Agent struct {
 	// Adapter is the path of its adapter.sock as its gateway sees it; empty when
 	// its team has no messages.
 	Adapter string
+	// Server says that it is none of the agents but a server that they have: an
+	// attacker, and no target. Its IDs.Account is all that it has.
+	Server bool
 	// Code says that its gateway has code run, in cells of its own.
 	Code bool
 	// TokenFile is where its runtime finds the token of its tools.
@@ -211,7 +215,15 @@ func (a Agent) host() layout.Host {
 func (a Agent) adapter() layout.Agent { return a.host().Agent(a.Place.Team, layout.AdapterName) }
 
 // has says whether an agent has a position.
-func (a Agent) has(p Position) bool { return p != FromCode || a.Code }
+func (a Agent) has(p Position) bool {
+	switch {
+	case a.Server || p == FromServer:
+		return a.Server && p == FromServer
+	case p == FromCode:
+		return a.Code
+	}
+	return true
+}
 
 // own lists the attacker's ids as seen from p.
 func (a Agent) own(p Position) []attempt.Span {
@@ -220,6 +232,8 @@ func (a Agent) own(p Position) []attempt.Span {
 		return []attempt.Span{{First: layout.RuntimeID, Last: layout.RuntimeID}}
 	case FromGateway:
 		return []attempt.Span{{First: layout.GatewayID, Last: layout.GatewayID}}
+	case FromServer:
+		return []attempt.Span{{First: a.IDs.Account, Last: a.IDs.Account}}
 	case FromCode:
 		return []attempt.Span{{First: layout.ProcID, Last: layout.ProcID}}
 	}

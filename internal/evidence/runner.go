@@ -23,7 +23,8 @@ type Host interface {
 	// Probe starts bulkhead-probe at a position of an agent, gives it request
 	// on its standard input and returns what it wrote to its standard output.
 	// It must be the position's real place: through the shim of the runtime or
-	// gateway, or by the launcher's account role. It is called concurrently.
+	// gateway, by the launcher's account role, or in a twin of a cell that has no
+	// shim, as one of code or of a server. It is called concurrently.
 	Probe(ctx context.Context, agent string, from Position, request []byte) (answer []byte, err error)
 }
 
@@ -41,6 +42,8 @@ type Request struct {
 	Team   string
 	Agents []Agent // all agents of the team; every one is a target
 	Only   []string
+	// Servers are attacked from as well, unless Only names agents.
+	Servers []Agent
 	// Idle are agents that do not run: nothing is tried from them, and the
 	// report says so.
 	Idle []string
@@ -131,11 +134,17 @@ type place struct {
 // attackAll makes every attack of every agent that is to be attacked from.
 func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error) {
 	var places []place
-	for _, from := range q.Agents {
+	attackers := q.Agents
+	if len(q.Only) == 0 {
+		attackers = append(slices.Clone(attackers), q.Servers...)
+	}
+	for _, from := range attackers {
 		if len(q.Only) > 0 && !slices.Contains(q.Only, from.Name) {
 			continue
 		}
-		r.Agents = append(r.Agents, from.Name)
+		if !from.Server {
+			r.Agents = append(r.Agents, from.Name)
+		}
 		for _, p := range Positions() {
 			if from.has(p) {
 				places = append(places, place{from, p})
@@ -147,7 +156,7 @@ func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error)
 	slots := make(chan struct{}, parallel)
 	for i, pl := range places {
 		slots <- struct{}{}
-		if q.Progress != nil && pl.p == Positions()[0] {
+		if q.Progress != nil && (pl.p == Positions()[0] || pl.p == FromServer) {
 			q.Progress("attacking from " + pl.from.Name)
 		}
 		wait.Go(func() {

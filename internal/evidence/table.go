@@ -32,7 +32,7 @@ func looks(refusals ...string) []string { return refusals }
 // everywhere and its siblings are positions.
 var (
 	everywhere = Positions()
-	containers = []Position{FromRuntime, FromGateway, FromCode}
+	containers = []Position{FromRuntime, FromGateway, FromCode, FromServer}
 	byGateway  = []Position{FromGateway}
 	byRuntime  = []Position{FromRuntime}
 	byCode     = []Position{FromCode}

@@ -64,7 +64,11 @@ func TestVerifyAttacksServersCodeAndWhatIsKept(t *testing.T) {
 				continue
 			}
 			for _, p := range a.From {
-				for _, agent := range []string{"lead", "worker"} {
+				agents := []string{"lead", "worker"}
+				if p == evidence.FromServer {
+					agents = append(layout.ServiceNames(), layout.AdapterName)
+				}
+				for _, agent := range agents {
 					here := func(x evidence.Row) bool { return x.Attack == a.ID && x.Position == p && x.Agent == agent }
 					i := slices.IndexFunc(report.Rows, here)
 					switch {
@@ -75,6 +79,7 @@ func TestVerifyAttacksServersCodeAndWhatIsKept(t *testing.T) {
 					case i < 0:
 						t.Errorf("%s was not made from %s of %s", a.ID, p, agent)
 					case a.ID == "tool.fetch" && agent == "worker", a.ID == "code.socket_of" && agent == "lead": // the worker has neither
+
 						if report.Rows[i].Verdict != evidence.NotRun {
 							t.Errorf("%+v", report.Rows[i])
 						}
@@ -85,10 +90,10 @@ func TestVerifyAttacksServersCodeAndWhatIsKept(t *testing.T) {
 			}
 		}
 		for _, id := range []string{"kernel.unshare", "net.unlisted", "file.other", "process.signal", "mount.tmpfs"} {
-			if !slices.ContainsFunc(report.Rows, func(x evidence.Row) bool {
-				return x.Attack == id && x.Position == evidence.FromCode && x.Verdict == evidence.Denied
-			}) {
-				t.Errorf("%s was not denied to code", id)
+			for _, p := range []evidence.Position{evidence.FromCode, evidence.FromServer} {
+				if !slices.ContainsFunc(report.Rows, func(x evidence.Row) bool { return x.Attack == id && x.Position == p && x.Verdict == evidence.Denied }) {
+					t.Errorf("%s was not denied to %s", id, p)
+				}
 			}
 		}
 		t.Logf("%d rows denied, %d not run, in %.1f s", report.Denied, report.NotRun, report.Seconds.Attacks)

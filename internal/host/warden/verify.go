@@ -80,6 +80,7 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 			return nil, err
 		}
 	}
+	q.Servers = w.attackers(t)
 	if !req.NoControls {
 		first, err := decoyRange()
 		if err != nil {
@@ -213,9 +214,12 @@ var _ evidence.Host = prober{}
 
 // Probe implements evidence.Host.
 func (p prober) Probe(ctx context.Context, agent string, from evidence.Position, request []byte) ([]byte, error) {
-	a, err := p.w.agent(p.team, agent)
-	if err != nil {
-		return nil, err
+	var a *agentRun
+	if from != evidence.FromServer {
+		var err error
+		if a, err = p.w.agent(p.team, agent); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -236,6 +240,8 @@ func (p prober) Probe(ctx context.Context, agent string, from evidence.Position,
 		}, request, said)
 	case evidence.FromCode:
 		return a.probeIn(ctx, a.codeProbe(), request, said)
+	case evidence.FromServer:
+		return p.w.probeServer(ctx, p.team, agent, request, said)
 	}
 	return nil, fmt.Errorf("no position %q", from)
 }
