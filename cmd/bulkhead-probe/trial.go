@@ -30,6 +30,9 @@ type kind struct {
 	do      func(*trial) error
 	harmful bool
 	alone   bool
+	// starves says that it takes processes until there are no more: that Go's own
+	// runtime then gets no thread is the kernel's refusal as well.
+	starves bool
 }
 
 // kinds lists every attempt by the name that requests use.
