@@ -296,7 +296,7 @@ func sends(t *testing.T, uid int, from, to netip.AddrPort) bool {
 			}
 			defer func() { _ = unix.Close(fd) }()
 			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(from.Port()), Addr: from.Addr().As4()}); err != nil {
-				return fmt.Errorf("bind to %s: %v", from, err) // no %w: EPERM here would say nothing of rules
+				return fmt.Errorf("bind to %s: %s", from, err.Error()) // no %w: EPERM here would say nothing of rules
 			}
 			return unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
 		}()
