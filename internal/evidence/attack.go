@@ -138,6 +138,9 @@ type Agent struct {
 	Server bool
 	// Code says that its gateway has code run, in cells of its own.
 	Code bool
+	// Siblings are the host's numbers of everything that runs for the agent: its
+	// containers, its launcher, other code.
+	Siblings []int
 	// TokenFile is where its runtime finds the token of its tools.
 	TokenFile string
 	// Audit and Front are the paths of its sockets of those servers as its gateway

@@ -176,7 +176,7 @@ func (s *scene) makeTarget() error {
 		return fmt.Errorf("start the target: %w", err)
 	}
 	s.b.PIDs = []int{s.target.Process.Pid}
-	s.a.PIDs = s.b.PIDs // what code of the attacker's is aimed at
+	s.a.Siblings = s.b.PIDs // what code of the attacker's is aimed at
 	return nil
 }
 

@@ -21,7 +21,7 @@ func codeAttacks() []Attack {
 	sibling := func(id, attemptName, title, tries, reference string, controls ...Control) Attack {
 		return Attack{
 			ID: id, Title: title, Tries: tries, Attempt: attemptName, Layer: deny.LayerPod, From: byCode, At: AtNobody, Reference: reference,
-			Aim:      func(from, _ Agent, _ World) attempt.Request { return attempt.Request{PIDs: from.PIDs} },
+			Aim:      func(from, _ Agent, _ World) attempt.Request { return attempt.Request{PIDs: from.Siblings} },
 			Controls: at(FromCode, controls...), Also: looks("absent"),
 		}
 	}

@@ -107,7 +107,6 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	if a.Messages {
 		one.Adapter = insideAdapter + "/adapter.sock"
 	}
-	a.aim(&one)
 	if a.relayed(runtimeName) {
 		one.Taken = []evidence.Taken{{
 			Attack: "process.child", Position: evidence.FromAccount,
@@ -129,6 +128,7 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 			running = running || c.Name == runtimeName && a.fence.Load() == nil // nothing of a fenced one can be attacked from
 		}
 	}
+	a.aim(&one)
 	one.Upstream = a.w.upstreamOf(a.Place, a.Want.Upstream)
 	for _, d := range a.Want.Egress {
 		if d.Host == "" || strings.HasPrefix(d.Host, "*.") {
@@ -176,7 +176,36 @@ func (a *agentRun) aim(one *evidence.Agent) {
 		}
 	}
 	one.Resolved = one.Resolved[:min(len(one.Resolved), maxResolved)]
+	if one.Siblings = a.everything(); len(one.Siblings) == 0 {
+		one.Siblings = one.PIDs
+	}
 }
+
+// everything lists the host's numbers of what runs for the agent, the launcher
+// included. What cannot be read is left out: PIDs are there as well.
+func (a *agentRun) everything() []int {
+	top := filepath.Join(a.Place.Team, a.Place.Name)
+	group, err := a.w.cgroups.Group(top)
+	if err != nil {
+		return nil
+	}
+	names, err := group.Children()
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, name := range names {
+		if g, err := a.w.cgroups.Group(filepath.Join(top, name)); err == nil {
+			if pids, err := g.Procs(); err == nil {
+				out = append(out, pids[:min(len(pids), maxSiblings)]...)
+			}
+		}
+	}
+	return out
+}
+
+// maxSiblings bounds how many processes of one container are aimed at.
+const maxSiblings = 8
 
 // maxResolved bounds for how many of an agent's names verify asks DNS.
 const maxResolved = 4
