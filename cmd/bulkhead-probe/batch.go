@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/evidence/attempt"
 )
 
@@ -97,6 +99,10 @@ func failed(q attempt.Request, err error) attempt.Answer {
 	return attempt.Answer{Version: attempt.Version, Nonce: q.Nonce, Attempt: q.Attempt, Outcome: attempt.Error, Detail: err.Error()}
 }
 
+// noThread is how Go's runtime ends a process when the kernel refuses it a thread
+// (runtime/os_linux.go, newosproc; errno 11 is EAGAIN).
+const noThread = "failed to create new OS thread (have "
+
 // performAlone makes one attempt in a child, for what changes a whole process.
 func performAlone(q attempt.Request) attempt.Answer {
 	raw, err := json.Marshal(attempt.Batch{Version: attempt.Version, Attempts: []attempt.Request{q}})
@@ -119,6 +125,11 @@ func performAlone(q attempt.Request) attempt.Answer {
 	hang := time.AfterFunc(each, func() { _ = c.Process.Kill() })
 	defer hang.Stop()
 	if err := c.Wait(); err != nil {
+		if kinds()[q.Attempt].starves && strings.Contains(errs.String(), noThread) {
+			t := &trial{Request: q}
+			t.step("have a thread for one child more", unix.EAGAIN)
+			return attempt.Answer{Version: attempt.Version, Nonce: q.Nonce, Attempt: q.Attempt, Outcome: attempt.Denied, Errno: t.steps[0].Refusal, Steps: t.steps}
+		}
 		return failed(q, fmt.Errorf("its process: %w: %s", err, strings.TrimSpace(errs.String())))
 	}
 	a, err := attempt.ParseAnswer(out.Bytes(), q)

@@ -18,7 +18,7 @@ import (
 func exhaustKinds() map[string]kind {
 	return map[string]kind{
 		"exhaust.memory":    {do: takeMemory, alone: true},
-		"exhaust.processes": {do: takeProcesses, alone: true},
+		"exhaust.processes": {do: takeProcesses, alone: true, starves: true},
 		"exhaust.files":     {do: takeFiles, alone: true},
 		"exhaust.disk":      {do: takeDisk, alone: true},
 		"exhaust.inodes":    {do: takeInodes, alone: true},

@@ -14,9 +14,9 @@ import (
 	"bulkhead/internal/wire"
 )
 
-// messageCode finds the rule that a gateway names in a refusal (deny.Code); the
+// gatewayCode finds the rule that a gateway names in a refusal (deny.Code); the
 // header Bulkhead-Denied comes first.
-var messageCode = regexp.MustCompile(`\b(messages|identity)\.[a-z_]+\b`)
+var gatewayCode = regexp.MustCompile(`\b(messages|identity|egress|tools)\.[a-z_]+\b`)
 
 // messagesForge sends messages that say to be from another. Each name is such
 // a sender; with its own token, as an agent that was talked into it would.
@@ -53,9 +53,27 @@ func messagesForeign(t *trial) error {
 	return nil
 }
 
-// askGateway sends one request to the gateway's own API by the runtime's proxy, and
-// gives the code of a denial. Any other failure says nothing about protection.
+// ownToken is what the runtime's own tools show to its gateway.
+func ownToken() (string, error) {
+	token, err := os.ReadFile(os.Getenv(wire.EnvTokenFile)) // #nosec G703 -- its own
+	if err != nil {
+		return "", fmt.Errorf("the tools' token: %w", err)
+	}
+	return strings.TrimSpace(string(token)), nil
+}
+
+// askGateway asks with the agent's own token.
 func askGateway(t *trial, method, path, body string) error {
+	token, err := ownToken()
+	if err != nil {
+		return err
+	}
+	return askGatewayWith(t, token, method, path, body)
+}
+
+// askGatewayWith sends one request to the gateway's own API by the runtime's proxy,
+// and gives the code of a denial. Any other failure says nothing about protection.
+func askGatewayWith(t *trial, token, method, path, body string) error {
 	proxy := t.Proxy
 	if proxy == "" {
 		u, err := url.Parse(os.Getenv("HTTP_PROXY"))
@@ -63,10 +81,6 @@ func askGateway(t *trial, method, path, body string) error {
 			return fmt.Errorf("no proxy: the request names none, and HTTP_PROXY is %q", os.Getenv("HTTP_PROXY"))
 		}
 		proxy = u.Host
-	}
-	token, err := os.ReadFile(os.Getenv(wire.EnvTokenFile)) // #nosec G703 -- its own
-	if err != nil {
-		return fmt.Errorf("the tools' token: %w", err)
 	}
 	c, err := net.DialTimeout("tcp", proxy, patience) // #nosec G704 -- going where it is told is the attack
 	if err != nil {
@@ -77,7 +91,7 @@ func askGateway(t *trial, method, path, body string) error {
 		return err
 	}
 	if _, err := fmt.Fprintf(c, "%s http://%s%s HTTP/1.1\r\nHost: %s\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
-		method, wire.OwnName, path, wire.OwnName, strings.TrimSpace(string(token)), len(body), body); err != nil {
+		method, wire.OwnName, path, wire.OwnName, token, len(body), body); err != nil {
 		return fmt.Errorf("proxy %s: %w", proxy, err)
 	}
 	answer, err := io.ReadAll(io.LimitReader(c, 64<<10)) // the gateway closes: it was asked to
@@ -91,7 +105,7 @@ func askGateway(t *trial, method, path, body string) error {
 	case strings.HasPrefix(f[1], "2"):
 		return nil
 	}
-	if code := messageCode.FindString(string(answer)); code != "" {
+	if code := gatewayCode.FindString(string(answer)); code != "" {
 		return refused(code)
 	}
 	return refused("HTTP " + f[1])

@@ -46,7 +46,7 @@ func dnsTCP(t *trial) error {
 }
 
 func ask(network, address string, message []byte) error {
-	c, err := net.DialTimeout(network, address, patience)
+	c, err := dialOther(network, address)
 	if err != nil {
 		return err
 	}
@@ -62,4 +62,17 @@ func ask(network, address string, message []byte) error {
 	}
 	_, err = c.Read(make([]byte, 512))
 	return err
+}
+
+// dialOther connects to somebody else. The kernel may give a socket the very port
+// that it is to connect to, on a loopback of its own: it then would hear itself.
+// (For TCP the net package looks after that.)
+func dialOther(network, address string) (net.Conn, error) {
+	for {
+		c, err := net.DialTimeout(network, address, patience)
+		if err != nil || network != "udp" || c.LocalAddr().String() != c.RemoteAddr().String() {
+			return c, err
+		}
+		defer c.Close() // after the next has its port
+	}
 }

@@ -30,12 +30,15 @@ type kind struct {
 	do      func(*trial) error
 	harmful bool
 	alone   bool
+	// starves says that it takes processes until there are no more: that Go's own
+	// runtime then gets no thread is the kernel's refusal as well.
+	starves bool
 }
 
 // kinds lists every attempt by the name that requests use.
 func kinds() map[string]kind {
 	all := firstKinds()
-	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), exhaustKinds()} {
+	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), gatewayKinds(), exhaustKinds()} {
 		maps.Copy(all, more)
 	}
 	return all

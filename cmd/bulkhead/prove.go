@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -19,8 +20,8 @@ func newProveCommand(a *app) *cobra.Command {
 		Short: "Say exactly what the kernel lets the team do",
 		Long: `Read back what the kernel holds and say exactly, not by samples, what it lets each
 agent do: every packet that the host's rules let out, every system call of every
-thread, privileges, namespaces, ids, what is writable, limits. Nothing is attacked
-or changed. Ends with 1 when a statement does not hold.`,
+thread, privileges, namespaces, ids, what is writable, limits; and the same of the
+servers on which the team relies. Nothing is attacked or changed. Ends with 1 when a statement does not hold.`,
 		Example: `  sudo bulkhead prove
   sudo bulkhead prove --read
   sudo bulkhead prove --json > proof.json`,
@@ -39,7 +40,9 @@ type proof struct {
 	Kernel        string `json:"kernel"`
 	Held          int    `json:"held"`
 	Failed        int    `json:"failed"`
-	Statements    []struct {
+
+	Fenced     []string `json:"fenced"`
+	Statements []struct {
 		ID       string `json:"id"`
 		Agent    string `json:"agent"`
 		Says     string `json:"says"`
@@ -111,6 +114,8 @@ func (a *app) showProof(p *proof, all bool) {
 	t.write(a.out, a.colour)
 	fmt.Fprintf(a.out, "\n%d statements: %d hold, %d do not\n", p.Held+p.Failed, p.Held, p.Failed)
 	switch {
+	case len(p.Fenced) > 0:
+		a.next(terminal.Line(strings.Join(p.Fenced, ", ")) + " is fenced, which is why statements about it do not hold; `sudo bulkhead release " + terminal.Line(p.Fenced[0]) + "` brings it back, then prove again")
 	case p.Failed > 0:
 		a.next("a statement that does not hold says above what contradicts it: stop the team (`sudo bulkhead stop`) until that is understood")
 	case p.Held == 0:

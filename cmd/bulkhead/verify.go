@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,8 +21,8 @@ func newVerifyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [AGENT...]",
 		Short: "Attack every wall and show what held",
-		Long: `Attack the team from each agent's runtime, gateway and bare account, and show
-which layer refused: one line for each attack, with how many of its attempts were
+		Long: `Attack the team from each agent's runtime, gateway, bare account and code, and from
+its servers, and show which layer refused: one line for each attack, with how many of its attempts were
 denied from where; --rows shows each attempt with its evidence. Each attack has a control: with that layer off in a decoy it
 must succeed, or the refusal proves nothing. Ends with 1 when an attack succeeded
 or a control did not bite. The evidence command keeps the result, signed.`,
@@ -188,6 +189,11 @@ func (a *app) showAttempts(rows []attempt) {
 // of each position how many of its attempts were denied.
 func (a *app) showAttacks(rows []attempt) {
 	positions := []string{"runtime", "gateway", "account"}
+	for _, p := range []string{"code", "server"} { // which not every team has
+		if slices.ContainsFunc(rows, func(r attempt) bool { return r.Position == p }) {
+			positions = append(positions, p)
+		}
+	}
 	type sum struct{ denied, tried int }
 	sums := map[string]map[string]sum{}
 	var order []attempt
@@ -203,7 +209,10 @@ func (a *app) showAttacks(rows []attempt) {
 		}
 		sums[r.Attack][r.Position] = s
 	}
-	t := table{head: []string{"ATTACK", "LAYER", "FROM RUNTIME", "FROM GATEWAY", "FROM ACCOUNT"}}
+	t := table{head: []string{"ATTACK", "LAYER"}}
+	for _, p := range positions {
+		t.head = append(t.head, "FROM "+strings.ToUpper(p))
+	}
 	for _, r := range order {
 		line := []cell{plain(r.Attack), plain(r.Layer)}
 		for _, p := range positions {

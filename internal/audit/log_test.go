@@ -166,6 +166,31 @@ func TestACheckpointIsASignedNote(t *testing.T) {
 	}
 }
 
+// A captured gateway has its own token, and may say what it likes in a record: it
+// stands under its own name all the same, and takes no number of another's.
+func TestARecordStandsUnderWhoWroteIt(t *testing.T) {
+	l := open(t, t.TempDir())
+	forged := protocol.Append{List: "a", Records: []protocol.Record{{Seq: 1, Record: []byte(`{"team":"pair","agent":"editor","kind":"tool","verdict":"allowed","target":"forged"}`)}}}
+	for _, agent := range []string{"writer", "editor"} { // the same list and number
+		if taken, err := l.Append(t.Context(), "pair", agent, forged); err != nil || taken.Seq != 1 {
+			t.Fatalf("%s: %v %v", agent, taken, err)
+		}
+	}
+	lines, err := l.Tail(protocol.Tail{Agent: "writer", After: -10})
+	if err != nil || len(lines.Lines) != 1 || lines.Lines[0].Agent != "writer" {
+		t.Errorf("%+v %v", lines, err)
+	}
+	if lines, err = l.Tail(protocol.Tail{Agent: "editor", After: -10}); err != nil || len(lines.Lines) != 1 {
+		t.Errorf("%+v %v", lines, err)
+	}
+	if _, err := l.Append(t.Context(), "pair", "writer", forged); err != nil { // sent again
+		t.Fatal(err)
+	}
+	if n := l.Head().Lines; n != 2 {
+		t.Errorf("%d lines: a number was taken twice", n)
+	}
+}
+
 func TestBadRecordsAreNotTaken(t *testing.T) {
 	l := open(t, t.TempDir())
 	for name, q := range map[string]protocol.Append{

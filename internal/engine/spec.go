@@ -180,7 +180,7 @@ const (
 	MechMountNS    Mechanism = "mount-namespace" // off: sees the host's tree
 	MechPIDNS      Mechanism = "pid-namespace"   // off: sees the host's processes
 	MechNetNS      Mechanism = "net-namespace"   // off: the (decoy) host's network
-	MechReadOnly   Mechanism = "read-only-root"  // off: the root is writable
+	MechReadOnly   Mechanism = "read-only-root"  // off: the root is writable, and so is what is mounted
 	MechSeccomp    Mechanism = "seccomp"
 	MechLandlock   Mechanism = "landlock"
 	MechCaps       Mechanism = "capabilities" // off: keeps every capability of its user namespace

@@ -1,6 +1,7 @@
 package evidence
 
 import (
+	"path/filepath"
 	"slices"
 
 	"bulkhead/internal/deny"
@@ -17,10 +18,14 @@ const (
 	FromRuntime Position = "runtime" // the agent framework was taken over
 	FromGateway Position = "gateway" // that agent's gateway was
 	FromAccount Position = "account" // somebody left both containers, and is the bare account
+	FromCode    Position = "code"    // code that the gateway runs left its interpreter; only agents with such code have it
+	FromServer  Position = "server"  // a server of the agents' was: the adapter, audit, control, front; nothing is tried at itself
 )
 
 // Positions lists them all.
-func Positions() []Position { return []Position{FromRuntime, FromGateway, FromAccount} }
+func Positions() []Position {
+	return []Position{FromRuntime, FromGateway, FromAccount, FromCode, FromServer}
+}
 
 // Targets says at whom an attack is aimed.
 type Targets string
@@ -58,6 +63,10 @@ type Attack struct {
 	// Lacks says why the attack cannot be made from an agent, on this host; ""
 	// when it can. Its row then is not run. It may be nil.
 	Lacks func(from Agent, w World) string
+	// OnlyThere says that its paths are the host's, and that only those which are
+	// there are tried: what does not exist is refused to everybody. Without any
+	// its row is not run.
+	OnlyThere bool
 	// Disturbs says that it changes what other attempts of the same decoy would
 	// meet when it succeeds: it then has decoys of its own.
 	Disturbs bool
@@ -124,6 +133,33 @@ type Agent struct {
 	// Adapter is the path of its adapter.sock as its gateway sees it; empty when
 	// its team has no messages.
 	Adapter string
+	// Server says that it is none of the agents but a server that they have: an
+	// attacker, and no target. Its IDs.Account is all that it has.
+	Server bool
+	// Code says that its gateway has code run, in cells of its own.
+	Code bool
+	// Siblings are the host's numbers of everything that runs for the agent: its
+	// containers, its launcher, other code.
+	Siblings []int
+	// TokenFile is where its runtime finds the token of its tools.
+	TokenFile string
+	// Audit and Front are the paths of its sockets of those servers as its gateway
+	// sees them; empty when its team has none.
+	Audit, Front string
+	// Listens is where its team's front listens, "address:port"; empty when it has
+	// none.
+	Listens string
+	// ReadOnly are paths that its runtime is given to read and not to write, as it
+	// sees them.
+	ReadOnly []string
+	// Knowledge are folders and files of the host that its manifest gives it to
+	// read.
+	Knowledge []string
+	// Fetches says that it has the tool net_http_get.
+	Fetches bool
+	// Resolved are destinations whose addresses are DNS's word at every time,
+	// "name:port".
+	Resolved []string
 	// Taken are attacks whose mechanism this agent's own manifest takes away.
 	Taken []Taken
 }
@@ -148,7 +184,10 @@ type World struct {
 	Resolvers []string // "address:53", from the host's resolv.conf
 	Abstract  string   // "@name" of an abstract socket in the host's network namespace
 	Table     string   // the nftables table
-	Spare     []uint64 // mount and network namespaces that no probe may harm
+	// Changing is for how long the answers of DNS go on changing, in milliseconds;
+	// 0: nobody here changes them.
+	Changing int64
+	Spare    []uint64 // mount and network namespaces that no probe may harm
 }
 
 // Secrets lists what no other agent may read.
@@ -159,9 +198,34 @@ func (a Agent) Secrets() []string {
 // Sockets lists what no other agent may connect to.
 func (a Agent) Sockets() []string {
 	return []string{
-		a.Place.GatewaySocket(), a.Place.DialerSocket(), a.Place.PinSocket(), a.Place.LauncherSocket(),
+		a.Place.GatewaySocket(), a.Place.DialerSocket(), a.Place.PinSocket(), a.Place.LauncherSocket(), a.Place.GrantsSocket(),
 		a.Place.ShimSocket("runtime"), a.Place.ShimSocket("gateway"),
 	}
+}
+
+// host is where things lie on the agent's host, as far as attacks name them.
+func (a Agent) host() layout.Host {
+	up := func(p string, n int) string {
+		for range n {
+			p = filepath.Dir(p)
+		}
+		return p
+	}
+	return layout.Host{State: up(a.Place.State, 4), Run: up(a.Place.Run, 3)} // see layout.Host.Agent
+}
+
+// adapter is where the message adapter of the agent's team lives.
+func (a Agent) adapter() layout.Agent { return a.host().Agent(a.Place.Team, layout.AdapterName) }
+
+// has says whether an agent has a position.
+func (a Agent) has(p Position) bool {
+	switch {
+	case a.Server || p == FromServer:
+		return a.Server && p == FromServer
+	case p == FromCode:
+		return a.Code
+	}
+	return true
 }
 
 // own lists the attacker's ids as seen from p.
@@ -171,6 +235,10 @@ func (a Agent) own(p Position) []attempt.Span {
 		return []attempt.Span{{First: layout.RuntimeID, Last: layout.RuntimeID}}
 	case FromGateway:
 		return []attempt.Span{{First: layout.GatewayID, Last: layout.GatewayID}}
+	case FromServer:
+		return []attempt.Span{{First: a.IDs.Account, Last: a.IDs.Account}}
+	case FromCode:
+		return []attempt.Span{{First: layout.ProcID, Last: layout.ProcID}}
 	}
 	return []attempt.Span{{First: a.IDs.Account, Last: a.IDs.Account}, {First: a.IDs.Base, Last: a.IDs.Last()}}
 }

@@ -5,12 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"sync"
 	"syscall"
+	"time"
 
 	"bulkhead/internal/dial"
 	"bulkhead/internal/dialer"
@@ -25,27 +29,72 @@ type decoyEgress struct {
 	dialer *exec.Cmd
 	policy *dial.Policy
 	place  string // account
+	dns    *hostileDNS
 }
 
-// everyName answers every name with one address, as a hostile DNS would.
-type everyName struct{}
-
-func (everyName) Lookup(context.Context, string) ([]netip.Addr, error) {
-	return []netip.Addr{netip.MustParseAddr(decoyUnlisted)}, nil
+// hostileDNS answers every name with one address. Those of rebindTo it answers
+// with an address outside, and from the second question on with one inward.
+type hostileDNS struct {
+	mu    sync.Mutex
+	asked map[string]int // guarded by mu
 }
-func (everyName) SetNames([]string) {}
+
+// rebindTo is where names lead from the second question on.
+var rebindTo = map[string]string{"rebind-loopback.example": "127.0.0.1", "rebind-link.example": decoyMetadata}
+
+// rebinding are those names, as the manifest lists them.
+func rebinding() []string {
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(rebindTo)) {
+		out = append(out, name+":80")
+	}
+	return out
+}
+
+// decoyTTL is how long pins live there, and so how long an answer of DNS holds;
+// decoyChanging is how long a decoy goes on asking.
+const (
+	decoyTTL      = 2 * time.Second
+	decoyChanging = 15 * time.Second
+)
+
+func (d *hostileDNS) Lookup(_ context.Context, name string) ([]netip.Addr, error) {
+	to, rebinds := rebindTo[name]
+	if !rebinds {
+		return []netip.Addr{netip.MustParseAddr(decoyUnlisted)}, nil
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.asked[name]++; d.asked[name] == 1 {
+		to = decoyOutside
+	}
+	return []netip.Addr{netip.MustParseAddr(to)}, nil
+}
+func (*hostileDNS) SetNames([]string) {}
+
+// forget has every name lead outside once more.
+func (d *hostileDNS) forget() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.asked)
+}
 
 func newDecoyEgress(s *scene) (*decoyEgress, error) {
-	listed := netip.MustParseAddr(decoyListed)
+	listed, dns := netip.MustParseAddr(decoyListed), &hostileDNS{asked: map[string]int{}}
+	egress := []team.Destination{{Host: "listed.example", Port: 443, SNI: team.SNIAny, Position: "decoy"}}
+	for name := range rebindTo {
+		egress = append(egress, team.Destination{Host: name, Port: 80, SNI: team.SNIAny, Position: "decoy"})
+	}
 	e := &decoyEgress{
 		place: s.a.Place.Account,
+		dns:   dns,
 		policy: dial.NewPolicy(&team.Agent{
 			Name:   "a",
-			Egress: []team.Destination{{Host: "listed.example", Port: 443, SNI: team.SNIAny, Position: "decoy"}},
+			Egress: egress,
 			Hosts:  map[string][]netip.Addr{"listed.example": {listed}},
 		}),
 		pins: pins.New(pins.Config{
-			Table: s.table, Resolver: everyName{},
+			Table: s.table, Resolver: dns, TTL: decoyTTL,
 			Own: func() ([]netip.Addr, error) { return nil, nil }, // the world outside lies on our own loopback
 		}),
 	}
@@ -106,6 +155,11 @@ func (e *decoyEgress) startDialer(s *scene, gateway *net.UnixListener) error {
 
 // guard switches the guard on or off.
 func (e *decoyEgress) guard(on bool) error {
+	e.dns.forget()
+	// Nothing that was pinned before may serve again.
+	if err := e.pins.SetPolicy(e.place, dial.NewPolicy(&team.Agent{Name: "a"})); err != nil {
+		return err
+	}
 	if on {
 		return e.pins.SetPolicy(e.place, e.policy)
 	}

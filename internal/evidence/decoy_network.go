@@ -17,6 +17,8 @@ const (
 	decoyUnlisted = unlistedAddress
 	decoyResolver = "203.0.113.53"
 	decoyMetadata = "169.254.169.254"
+	decoyOutside  = "168.63.129.16" // of decoyClouds: in no special range
+	decoyFront    = "127.0.0.1:8484"
 )
 
 // decoyClouds are further addresses at which clouds answer, decoySix those of
@@ -53,6 +55,8 @@ func newDecoyNetwork() (*decoyNetwork, error) {
 		{"tcp", decoyResolver + ":53"},
 		{"tcp", "127.0.0.53:53"},
 		{"tcp", "127.0.0.1:7777"},
+		{"tcp", "127.0.0.1:80"},
+		{"tcp", decoyFront},
 		{"unix", "@decoy"},
 	}
 	for _, a := range decoyClouds {

@@ -63,10 +63,14 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 	agents := decoyAgents(plan)
 	s := &scene{plan: plan, host: decoyLayout, a: agents[0], b: agents[1]}
 	s.a.Dialer, s.a.Listed = s.a.Place.DialerSocket(), "listed.example:443"
+	s.a.Code, s.a.Fetches, s.a.Listens, s.a.ReadOnly = true, true, decoyFront, []string{insideGiven}
+	s.a.Audit, s.a.Front = s.a.Place.ServiceSocket(layout.AuditName), s.a.Place.ServiceSocket(layout.FrontName)
+	s.a.Resolved = rebinding()
+	s.b.TokenFile, s.b.Knowledge = decoyTokenFile, []string{filepath.Join(decoyKnowledge, "b")}
 	s.world = World{
 		Unlisted: decoyUnlisted + ":443", Loopback: "127.0.0.1:7777", Resolvers: []string{decoyResolver + ":53"},
 		Unlisted6: "[" + unlistedAddress6 + "]:443", Public: []string{decoyResolver}, LoopbackUDP: "127.0.0.1:7777", Own: decoyListed + ":9",
-		Abstract: "@decoy", Table: nft.Name, Spare: plan.Spare,
+		Abstract: "@decoy", Table: nft.Name, Spare: plan.Spare, Changing: decoyChanging.Milliseconds(),
 	}
 	var err error
 	if s.net, err = newDecoyNetwork(); err != nil {
@@ -83,7 +87,7 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 			return nil, err
 		}
 	}
-	if err := errors.Join(s.makeRoot(), s.makeHostFiles(), s.makeWork(), s.makeTarget()); err != nil {
+	if err := errors.Join(s.makeRoot(), s.makeHostFiles(), s.makeWork(), s.makeKept(), s.makeTarget()); err != nil {
 		return nil, err
 	}
 	if err := s.rules(ctx, true); err != nil {
@@ -152,25 +156,8 @@ var decoyToken = strings.Repeat("0123456789abcdef", 4)
 // exactly b's own id.
 func (s *scene) makeTarget() error {
 	id := int(s.b.IDs.Runtime())
-	for _, dir := range s.b.Secrets() {
-		if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- the parents are root's and open; the leaf is closed below
-			return err
-		}
-		if err := errors.Join(os.Chmod(dir, 0o700), os.Chown(dir, id, id)); err != nil { // #nosec G302 -- a folder
-			return err
-		}
-	}
 	for _, path := range append(s.b.Sockets(), s.b.Place.AdapterSocket()) {
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // #nosec G301 -- as on a real host
-			return err
-		}
-		l, err := net.Listen("unix", path)
-		if err != nil {
-			return err
-		}
-		s.sockets = append(s.sockets, l)
-		s.net.wait.Go(func() { accept(l, func() {}) })
-		if err := errors.Join(os.Chown(path, 0, id), os.Chmod(path, 0o660)); err != nil { // #nosec G302 -- group is the target's
+		if err := s.listen(path, id, 0o660); err != nil {
 			return err
 		}
 	}
@@ -189,6 +176,7 @@ func (s *scene) makeTarget() error {
 		return fmt.Errorf("start the target: %w", err)
 	}
 	s.b.PIDs = []int{s.target.Process.Pid}
+	s.a.Siblings = s.b.PIDs // what code of the attacker's is aimed at
 	return nil
 }
 
@@ -224,7 +212,12 @@ func (s *scene) spec(from Position, off []engine.Mechanism) engine.Spec {
 		sp.Cgroup = DecoyCgroup + "/" + sp.Name
 	}
 	inside, host := uint32(layout.RuntimeID), s.a.IDs.Runtime()
-	if from == FromGateway {
+	switch from {
+	case FromRuntime:
+		sp.Mounts = append(sp.Mounts, engine.Mount{Kind: engine.MountBind, Source: filepath.Join(decoyKnowledge, "a"), Target: insideGiven})
+	case FromCode:
+		sp.Role, inside, host = engine.RoleRun, layout.ProcID, s.a.IDs.Proc()
+	case FromGateway:
 		sp.Role, inside, host = engine.RoleGateway, layout.GatewayID, s.a.IDs.Gateway()
 		sp.Mounts = append(sp.Mounts, engine.Mount{Kind: engine.MountBind, Source: s.a.Place.DialerDir(), Target: s.a.Place.DialerDir()})
 	}

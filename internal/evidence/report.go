@@ -145,7 +145,7 @@ func order(p Position) int { return slices.Index(Positions(), p) }
 func (r *Report) Text() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "ATTACK\tRUNTIME\tGATEWAY\tACCOUNT\tCONTROLS\n")
+	fmt.Fprintf(w, "ATTACK\tRUNTIME\tGATEWAY\tACCOUNT\tCODE\tSERVER\tCONTROLS\n")
 	for _, a := range Attacks() {
 		fmt.Fprintf(w, "%s\t", a.ID)
 		for _, p := range Positions() {

@@ -23,7 +23,8 @@ type Host interface {
 	// Probe starts bulkhead-probe at a position of an agent, gives it request
 	// on its standard input and returns what it wrote to its standard output.
 	// It must be the position's real place: through the shim of the runtime or
-	// gateway, or by the launcher's account role. It is called concurrently.
+	// gateway, by the launcher's account role, or in a twin of a cell that has no
+	// shim, as one of code or of a server. It is called concurrently.
 	Probe(ctx context.Context, agent string, from Position, request []byte) (answer []byte, err error)
 }
 
@@ -41,6 +42,8 @@ type Request struct {
 	Team   string
 	Agents []Agent // all agents of the team; every one is a target
 	Only   []string
+	// Servers are attacked from as well, unless Only names agents.
+	Servers []Agent
 	// Idle are agents that do not run: nothing is tried from them, and the
 	// report says so.
 	Idle []string
@@ -93,7 +96,7 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 	r.Rows = rows
 	r.Seconds.Attacks = since()
 	for _, name := range q.Idle {
-		for _, p := range Positions() {
+		for _, p := range Positions()[:3] { // that every agent has
 			r.Rows = append(r.Rows, Row{Agent: name, Position: p, Attack: "none", Verdict: NotRun, Evidence: "the agent does not run"})
 		}
 	}
@@ -131,13 +134,21 @@ type place struct {
 // attackAll makes every attack of every agent that is to be attacked from.
 func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error) {
 	var places []place
-	for _, from := range q.Agents {
+	attackers := q.Agents
+	if len(q.Only) == 0 {
+		attackers = append(slices.Clone(attackers), q.Servers...)
+	}
+	for _, from := range attackers {
 		if len(q.Only) > 0 && !slices.Contains(q.Only, from.Name) {
 			continue
 		}
-		r.Agents = append(r.Agents, from.Name)
+		if !from.Server {
+			r.Agents = append(r.Agents, from.Name)
+		}
 		for _, p := range Positions() {
-			places = append(places, place{from, p})
+			if from.has(p) {
+				places = append(places, place{from, p})
+			}
 		}
 	}
 	rows, errs := make([][]Row, len(places)), make([]error, len(places))
@@ -145,7 +156,7 @@ func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error)
 	slots := make(chan struct{}, parallel)
 	for i, pl := range places {
 		slots <- struct{}{}
-		if q.Progress != nil && pl.p == Positions()[0] {
+		if q.Progress != nil && (pl.p == Positions()[0] || pl.p == FromServer) {
 			q.Progress("attacking from " + pl.from.Name)
 		}
 		wait.Go(func() {
@@ -182,7 +193,7 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, error)
 				row.Target = at.Name
 			}
 			one := asking{a: a, q: request(a, from, at, bait.world, from.own(pl.p))}
-			if why, v := a.impossible(from, at, bait.world); why != "" {
+			if why, v := a.impossible(from, at, bait.world, &one.q); why != "" {
 				row.Verdict, row.Evidence = v, why
 			} else {
 				asked, of = append(asked, one), append(of, len(rows))
@@ -208,11 +219,18 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, error)
 }
 
 // impossible says why an attack cannot be made at all, and what its row then
-// proves.
-func (a Attack) impossible(from, at Agent, w World) (why string, v Verdict) {
+// proves. It leaves in the request what there is to aim at.
+func (a Attack) impossible(from, at Agent, w World, q *attempt.Request) (why string, v Verdict) {
 	if a.Lacks != nil {
 		if why := a.Lacks(from, w); why != "" {
 			return why, NotRun
+		}
+	}
+	if a.OnlyThere {
+		wanted := q.Paths
+		q.Paths = slices.DeleteFunc(slices.Clone(wanted), func(p string) bool { _, err := os.Lstat(p); return err != nil })
+		if len(q.Paths) == 0 {
+			return "this host has none of " + strings.Join(wanted, ", "), NotRun
 		}
 	}
 	if a.At == AtOthers {

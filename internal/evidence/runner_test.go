@@ -297,3 +297,72 @@ func FuzzParseResolvers(f *testing.F) {
 		}
 	})
 }
+
+func TestServersAndCodeAreAttackedFromWhereTheyAre(t *testing.T) {
+	agents := twoAgents(t)
+	agents[0].Code, agents[0].Siblings = true, []int{os.Getpid()}
+	h := layout.Host{State: t.TempDir(), Run: t.TempDir()}
+	server := Agent{Name: "front", Place: h.Agent("pair", "front"), IDs: layout.IDs{Account: 900100}, Server: true}
+	q := Request{Team: "pair", Agents: agents, Servers: []Agent{server}}
+	run := func(q Request) *Report {
+		r, err := Run(t.Context(), answering(func(q attempt.Request, _ Position) ([]byte, error) { return answer(refusing(q)) }), q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !r.OK() {
+			t.Fatalf("%s", r.Text())
+		}
+		return r
+	}
+	seen := map[string]int{}
+	for _, row := range run(q).Rows {
+		seen[row.Agent+" "+string(row.Position)]++
+		if row.Target == "front" {
+			t.Fatalf("%+v aims at a server as at an agent", row)
+		}
+	}
+	for where, want := range map[string]bool{"writer code": true, "editor code": false, "front server": true, "writer server": false, "front runtime": false, "front account": false} {
+		if (seen[where] > 0) != want {
+			t.Errorf("%d rows from %s", seen[where], where)
+		}
+	}
+	q.Only = []string{"editor"}
+	for _, row := range run(q).Rows {
+		if row.Agent != "editor" {
+			t.Fatalf("%+v, though only editor was named", row)
+		}
+	}
+}
+
+func TestOnlyWhatIsThereIsAimedAt(t *testing.T) {
+	agents := twoAgents(t)
+	if err := os.MkdirAll(agents[0].Place.Data(), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var asked [][]string
+	var mu sync.Mutex
+	r, err := Run(t.Context(), answering(func(q attempt.Request, _ Position) ([]byte, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if q.Attempt == "file.read" {
+			asked = append(asked, q.Paths)
+		}
+		return answer(refusing(q))
+	}), Request{Team: "pair", Agents: agents, Attacks: slices.DeleteFunc(Attacks(), func(a Attack) bool { return a.ID != "vault.kept" })})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, paths := range asked {
+		if !slices.Equal(paths, []string{agents[0].Place.Data()}) {
+			t.Errorf("%v is aimed at", paths)
+		}
+	}
+	for _, row := range r.Rows {
+		if want := map[string]Verdict{"writer": Denied, "editor": NotRun}[row.Agent]; row.Verdict != want {
+			t.Errorf("%+v, want %s", row, want)
+		}
+	}
+	if len(asked) != 2 { // from runtime and account
+		t.Errorf("%d questions", len(asked))
+	}
+}

@@ -32,9 +32,12 @@ func looks(refusals ...string) []string { return refusals }
 // everywhere and its siblings are positions.
 var (
 	everywhere = Positions()
-	containers = []Position{FromRuntime, FromGateway}
+	containers = []Position{FromRuntime, FromGateway, FromCode, FromServer}
 	byGateway  = []Position{FromGateway}
 	byRuntime  = []Position{FromRuntime}
+	byCode     = []Position{FromCode}
+	// notGateway are those from which its own gateway is a stranger.
+	notGateway = []Position{FromRuntime, FromAccount, FromCode}
 )
 
 // What the seccomp filter answers: ENOSYS by default, EPERM and its kin where
@@ -62,6 +65,7 @@ func Attacks() []Attack {
 	return slices.Concat(
 		fileAttacks(), processAttacks(), foreignAttacks(), exposedAttacks(),
 		networkAttacks(), socketAttacks(), egressAttacks(), nameAttacks(), messageAttacks(),
+		vaultAttacks(), knowledgeAttacks(), auditAttacks(), controlAttacks(), codeAttacks(),
 		kernelAttacks(), callAttacks(), gainAttacks(), mountAttacks(), moreMountAttacks(),
 	)
 }
@@ -79,7 +83,7 @@ func fileAttacks() []Attack {
 			},
 		},
 		{
-			ID: "file.socket", Title: "speak as another agent", Tries: "connect to its gateway, dialer, pin, launcher and shim sockets",
+			ID: "file.socket", Title: "speak as another agent", Tries: "connect to its gateway, dialer, pin, launcher, grants and shim sockets",
 			Attempt: "socket.connect", Layer: deny.LayerAccount, From: everywhere, At: AtOthers,
 			Reference: "unix(7)",
 			Aim:       func(_, at Agent, _ World) attempt.Request { return attempt.Request{Paths: at.Sockets()} },
@@ -151,7 +155,8 @@ func processAttacks() []Attack {
 		},
 		{
 			ID: "process.init", Title: "read the token that the shim holds", Tries: "open environ, mem and maps of PID 1",
-			Attempt: "process.init", Layer: deny.LayerPod, From: containers, At: AtNobody, Aim: nothing,
+			Attempt: "process.init", Layer: deny.LayerPod, From: []Position{FromRuntime, FromGateway}, // a shim is PID 1 there
+			At: AtNobody, Aim: nothing,
 			Reference:    "PR_SET_DUMPABLE in prctl(2)",
 			Uncontrolled: "the shim makes itself non-dumpable; that is no mechanism of a Spec that could be switched off",
 			Also:         looks("EACCES", "EPERM", "ENOENT"),

@@ -1,8 +1,6 @@
 package evidence
 
 import (
-	"path/filepath"
-
 	"bulkhead/internal/deny"
 	"bulkhead/internal/evidence/attempt"
 )
@@ -33,11 +31,9 @@ func foreignAttacks() []Attack {
 			ID: "file.state", Title: "read or change what the host keeps of the team", Tries: "open the ledger, the manifest, the logs and the disk images for writing", Attempt: "open.write",
 			Layer: deny.LayerAccount, From: everywhere, At: AtNobody, Reference: "CWE-276",
 			Aim: func(from, _ Agent, _ World) attempt.Request {
-				team := filepath.Dir(filepath.Dir(from.Place.State)) // see layout.Host.Agent
-				state := filepath.Dir(filepath.Dir(team))
+				h := from.host()
 				return attempt.Request{Paths: []string{
-					filepath.Join(state, "ledger.jsonl"), filepath.Join(state, "log", "warden.log"), filepath.Join(team, "bulkhead.yaml"),
-					from.Place.RuntimeImage(), from.Place.GatewayImage(),
+					h.Ledger(), h.WardenLog(), h.Manifest(from.Place.Team), from.Place.RuntimeImage(), from.Place.GatewayImage(),
 				}}
 			},
 			Controls: []Control{

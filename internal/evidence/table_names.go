@@ -61,7 +61,7 @@ func nameAttacks() []Attack {
 	} {
 		out = append(out, list...)
 	}
-	return append(append(out, rawProxyAttacks(refusal)...), tunnelAttacks()...)
+	return append(append(append(out, rawProxyAttacks(refusal)...), tunnelAttacks()...), rebindingAttacks()...)
 }
 
 // rawProxyAttacks are requests that no HTTP library would send. Whatever the

@@ -34,7 +34,7 @@ func families() []Attack {
 			Control{Mechanism: userNS, Off: off(seccomp, caps), Witness: looks("EPERM")}),
 		// The account's own filter leaves netlink, which the launcher needs.
 		inContainersOnly(family("net.netlink", "socket.netlink", "reach the kernel by netlink", "sockets for SOCK_DIAG, NETFILTER, XFRM, AUDIT, KOBJECT_UEVENT, GENERIC", "CVE-2024-1086; netlink(7)", bySeccomp)),
-		family("net.route", "net.route", "change addresses and routes", "RTM_NEWLINK of the loopback interface", "rtnetlink(7)", initial...),
+		also(family("net.route", "net.route", "change addresses and routes", "RTM_NEWLINK of the loopback interface", "rtnetlink(7)", initial...), "EAFNOSUPPORT"), // servers have no netlink at all
 		lacking(family("net.alg", "socket.alg", "have the kernel encrypt, which few programs and many exploits do", "socket(AF_ALG)", "CVE-2019-8912", bySeccomp), "EAFNOSUPPORT"),
 		lacking(family("net.families", "socket.families", "reach protocols that few look after", "sockets of twelve families, KEY to IEEE802154", "CVE-2022-0435 (TIPC), CVE-2010-3904 (RDS), CVE-2010-2959 (CAN)",
 			Control{Mechanism: seccomp, Off: off(caps, userNS), Witness: filtered}), "EAFNOSUPPORT", "ESOCKTNOSUPPORT", "EPROTONOSUPPORT", "EPERM"),

@@ -74,7 +74,7 @@ func (c *Filters) statement(a Agent) Statement {
 	}
 	s.Read = append(s.Read, fmt.Sprintf("the filters of %d threads", n))
 	if n == 0 {
-		s.against("no thread of a container was found")
+		s.against("%s", a.nothing("thread"))
 	}
 	return s
 }

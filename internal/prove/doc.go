@@ -22,6 +22,9 @@
 //   - shared: nothing that one agent's processes may only read is another's to write.
 //   - label: every process of the agent's containers has the label of AppArmor that
 //     was meant for it.
-//   - sockets: each of the adapter's sockets is for one id.
+//   - sockets: each of a server's sockets is for one id.
+//   - network: a server holds no socket of the host's network; front holds those at
+//     which it listens, on loopback.
+//   - modes: what is one agent's or server's alone on the host is open to nobody else.
 //   - limits: memory, processes and processor time are bounded in the kernel.
 package prove

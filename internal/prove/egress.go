@@ -50,12 +50,7 @@ func detours(rules *packets.Ruleset, ours *packets.Table, uid uint32, boxes []pa
 // agentEgress says that nothing of the agent itself may send at all.
 func agentEgress(rules *packets.Ruleset, table string, a Agent) Statement {
 	s := Statement{ID: "egress.agent", Agent: a.Name, Says: fmt.Sprintf("the host's rules let no packet out of its account %d or of any id from %d to %d, loopback included", a.IDs.Account, a.IDs.Base, a.IDs.Last())}
-	ids := []uint32{a.IDs.Account}
-	if a.Adapter {
-		s.Says = fmt.Sprintf("the host's rules let no packet out of its account %d, loopback included", a.IDs.Account)
-	} else {
-		ids = append(rules.Classes(a.IDs.Base, a.IDs.Last()), ids...)
-	}
+	ids := append(rules.Classes(a.IDs.Base, a.IDs.Last()), a.IDs.Account)
 	ours := rules.Table(packets.INet, table)
 	// Rules compare ids with constants, so ids between two neighbouring constants
 	// are judged alike: one of each such class stands for all.
@@ -70,4 +65,32 @@ func agentEgress(rules *packets.Ruleset, table string, a Agent) Statement {
 		}
 	}
 	return s
+}
+
+// serverEgress says that a server may send nothing, or nothing but answers from
+// where it listens.
+func serverEgress(rules *packets.Ruleset, table string, a Agent) Statement {
+	s := Statement{ID: "egress.agent", Agent: a.Name, Says: fmt.Sprintf("the host's rules let no packet out of its account %d, loopback included", a.IDs.Account)}
+	if len(a.Listen) > 0 {
+		s.Says = fmt.Sprintf("the host's rules let nothing out of its account %d but TCP from where it listens that begins no connection", a.IDs.Account)
+	}
+	boxes, err := rules.Accepted(rules.Table(packets.INet, table), a.IDs.Account)
+	if err != nil {
+		s.against("%v", err)
+		return s
+	}
+	for _, b := range boxes {
+		s.read("%s", b)
+		if !isAnswer(b, a.Listen) {
+			s.against("%s", b)
+		}
+	}
+	return s
+}
+
+// isAnswer says whether a box is what is said on connections that came in at one
+// of the addresses.
+func isAnswer(b packets.Box, listen []netip.AddrPort) bool {
+	one := b.Proto == packets.Range{First: unix.IPPROTO_TCP, Last: unix.IPPROTO_TCP} && b.Syn == packets.WithoutSyn && b.From == b.Until && b.SourcePort.First == b.SourcePort.Last && b.SourcePort.First <= 65535
+	return one && slices.Contains(listen, netip.AddrPortFrom(b.From, uint16(b.SourcePort.First))) // #nosec G115 -- compared
 }

@@ -49,7 +49,7 @@ func label(a Agent) Statement {
 		s.read("%d processes: %s", seen[l], l)
 	}
 	if n == 0 {
-		s.against("no process of a container was found")
+		s.against("%s", a.nothing("process"))
 	}
 	return s
 }
@@ -85,7 +85,7 @@ func Enforced(label, profile string) bool {
 	return ok && profile != "" && slices.Contains(strings.Split(names, "//&"), profile)
 }
 
-// sockets says who may connect to the adapter's sockets.
+// sockets says who may connect to a server's sockets.
 func sockets(a Agent) Statement {
 	s := Statement{ID: "sockets", Agent: a.Name, Says: "each of its sockets lets one id connect, and is root's to change"}
 	for _, k := range a.Sockets {
@@ -101,4 +101,4 @@ func sockets(a Agent) Statement {
 }
 
 // ownUser says whether a process of a role must be in a user namespace of its own.
-func ownUser(r engine.Role) bool { return r != engine.RoleAdapter }
+func ownUser(r engine.Role) bool { return r != engine.RoleAdapter && r != engine.RoleService }

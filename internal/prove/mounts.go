@@ -44,7 +44,7 @@ func mounts(a Agent) Statement {
 	}
 	s.Read = append(s.Read, fmt.Sprintf("%d mounts", n))
 	if n == 0 {
-		s.against("no mount of a container was found")
+		s.against("%s", a.nothing("mount"))
 	}
 	return s
 }

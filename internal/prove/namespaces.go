@@ -33,7 +33,7 @@ func namespaces(a Agent) Statement {
 	}
 	s.Read = append(s.Read, fmt.Sprintf("%d processes", n))
 	if n == 0 {
-		s.against("no process of a container was found")
+		s.against("%s", a.nothing("process"))
 	}
 	return s
 }

@@ -41,7 +41,7 @@ func privileges(a Agent) Statement {
 	}
 	s.Read = append(s.Read, fmt.Sprintf("%d threads", n))
 	if n == 0 {
-		s.against("no thread of a container was found")
+		s.against("%s", a.nothing("thread"))
 	}
 	return s
 }

@@ -16,6 +16,7 @@ type Report struct {
 	Team          string      `json:"team"`
 	Kernel        string      `json:"kernel"`
 	Agents        []string    `json:"agents"`
+	Fenced        []string    `json:"fenced,omitempty"` // agents of which little can be said until they are released
 	Held          int         `json:"held"`
 	Failed        int         `json:"failed"`
 	Statements    []Statement `json:"statements"`

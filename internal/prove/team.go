@@ -28,13 +28,21 @@ type Agent struct {
 	// Labels are the AppArmor profiles that the containers should run under, by
 	// role; none: none was made.
 	Labels map[engine.Role]string
-	// Adapter says that this is the team's message adapter: one process as its
-	// account, which owns no range and reaches nothing. Sockets are then its own.
-	Adapter bool
+	// Server says that this is none of the agents but a server that they have: the
+	// team's message adapter, or the host's audit, control or front. It is one
+	// process as its account, which owns no range and reaches nothing. Sockets are
+	// then its own.
+	Server  bool
 	Sockets []Socket
+	// Listen are the addresses of the host's network at which it takes connections:
+	// front's.
+	Listen []netip.AddrPort
+	// Fenced says who fenced the agent and since when; empty: nobody did. Nothing
+	// can be read of threads that are frozen.
+	Fenced string
 }
 
-// Socket is one of the adapter's.
+// Socket is one of a server's.
 type Socket struct {
 	Path    string
 	ID      uint32 // the one that may connect
@@ -43,7 +51,7 @@ type Socket struct {
 
 // span are the ids that the agent's containers may have.
 func (a Agent) span() span {
-	if a.Adapter {
+	if a.Server {
 		return span{a.IDs.Account, a.IDs.Account}
 	}
 	return span{a.IDs.Base, a.IDs.Last()}
@@ -52,11 +60,11 @@ func (a Agent) span() span {
 // meets says whether two agents could have an id in common.
 func (a Agent) meets(o Agent) bool {
 	switch {
-	case a.Adapter && o.Adapter:
+	case a.Server && o.Server:
 		return a.IDs.Account == o.IDs.Account
-	case a.Adapter:
+	case a.Server:
 		return o.IDs.Holds(a.IDs.Account)
-	case o.Adapter:
+	case o.Server:
 		return a.IDs.Holds(o.IDs.Account)
 	}
 	return a.IDs.Overlaps(o.IDs)
@@ -103,20 +111,25 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 			return nil, err
 		}
 		r.Agents = append(r.Agents, a.Name)
-		if !a.Adapter {
-			r.add(dialerEgress(rules, w, q.Table, a))
+		if a.Fenced != "" {
+			r.Fenced = append(r.Fenced, a.Name)
 		}
-		r.add(agentEgress(rules, q.Table, a))
+		if a.Server {
+			r.add(serverEgress(rules, q.Table, a))
+		} else {
+			r.add(dialerEgress(rules, w, q.Table, a))
+			r.add(agentEgress(rules, q.Table, a))
+		}
 		r.add(filters.statement(a))
 		r.add(privileges(a))
 		r.add(namespaces(a))
 		r.add(limits(a))
 		r.add(mounts(a))
 		r.add(label(a))
-		if a.Adapter {
+		r.add(modes(a))
+		if a.Server {
 			r.add(sockets(a))
-		} else {
-			r.add(modes(a))
+			r.add(network(a))
 		}
 		places = append(places, writtenBy(a))
 	}
@@ -150,9 +163,17 @@ func limits(a Agent) Statement {
 	return s
 }
 
+// nothing says why there was nothing to look at.
+func (a Agent) nothing(of string) string {
+	if a.Fenced != "" {
+		return fmt.Sprintf("the agent is fenced %s: frozen, so that nothing can be read of its %ss, and cut off from every network. `bulkhead release %s` brings it back", a.Fenced, of, a.Name)
+	}
+	return fmt.Sprintf("no %s of a container was found", of)
+}
+
 // ids names what the agent was given.
 func (a Agent) ids() string {
-	if a.Adapter {
+	if a.Server {
 		return fmt.Sprintf("account %d", a.IDs.Account)
 	}
 	return a.IDs.String()

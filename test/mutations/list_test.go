@@ -48,6 +48,7 @@ func measures() []measure {
 	}
 	by := func(attacks ...string) []string { return attacks }
 	also := func(attacks []string, x measure) measure { x.Also = attacks; return x }
+	asServer := func(x measure) measure { x.Role = "service"; return x }
 	asGateway := func(x measure) measure { x.Role = "gateway"; return x }
 	all := []measure{
 		m("bounding", "every capability leaves the bounding set", nil,
@@ -65,7 +66,7 @@ func measures() []measure {
 			edit{apply, "	for _, l := range all {\n		limit :=", ""}),
 		m("landlock", "the Landlock rules are applied", by("file.root", "net.unlisted", "process.signal", "device.make"),
 			edit{apply, "	if rules.ABI > 0 {\n", "	if rules.ABI > 0 && !mutant.On(\"landlock\") {\n"}),
-		m("landlock-files", "Landlock handles files", by("file.root", "file.state", "proc.sysctl"),
+		m("landlock-files", "Landlock handles files", by("file.root", "file.state", "proc.sysctl", "audit.log", "knowledge.write"),
 			edit{lock, "HandledAccessFS: r.fs, HandledAccessNet: r.net, Scoped: r.scope}", "HandledAccessFS: mutant.Zero(\"landlock-files\", r.fs), HandledAccessNet: mutant.Zero(\"landlock-tcp\", r.net), Scoped: mutant.Zero(\"landlock-scope\", r.scope)}"},
 			edit{lock, "	rules, err := p.paths(r)\n", "	rules, err := p.paths(r)\n	if mutant.On(\"landlock-files\") {\n		rules = nil\n	}\n"}),
 		m("landlock-tcp", "Landlock handles TCP", by("net.unlisted", "net.loopback"), edit{lock, "HandledAccessFS: r.fs, HandledAccessNet: r.net, Scoped: r.scope}", ""}),
@@ -100,14 +101,16 @@ func measures() []measure {
 			after(rules, "	out.calls[a.nr(\"personality\")] = lowIn(0, personalities, errno(unix.EPERM))\n", "	if mutant.On(\"seccomp-personality\") {\n		out.calls[a.nr(\"personality\")] = ret(retAllow)\n	}\n")),
 		asGateway(m("seccomp-listen", "our own servers do not listen", nil, unless("seccomp-listen", rules, "		out.calls[a.nr(\"listen\")] = errno(unix.EPERM)\n"))),
 		asGateway(m("seccomp-bind", "our own servers do not bind", nil, unless("seccomp-bind", rules, "			out.calls[a.nr(\"bind\")] = errno(unix.EPERM)\n"))),
+		asServer(m("server-netlink", "servers have no netlink at all", nil,
+			edit{rules, "	netlink := r != engine.RoleDialer", "	netlink := mutant.On(\"server-netlink\") || r != engine.RoleDialer"})),
 		m("user-namespace", "a user namespace of its own", by("kernel.setuid", "kernel.core_pattern", "net.raw"),
 			edit{script, "len(l.spec.User.Map) > 0 && l.spec.Has(engine.MechUserNS)", "len(l.spec.User.Map) > 0 && l.spec.Has(engine.MechUserNS) && !mutant.On(\"user-namespace\")"}),
-		m("pid-namespace", "a PID namespace of its own", by("process.see", "process.signal", "token.arguments"),
+		m("pid-namespace", "a PID namespace of its own", by("process.see", "process.signal", "token.arguments", "vault.token_of", "code.see"),
 			edit{start, "	if s.Has(engine.MechPIDNS) {\n		flags", "	if s.Has(engine.MechPIDNS) && !mutant.On(\"pid-namespace\") {\n		flags"},
 			edit{script, "l.tree != nil && l.spec.Has(engine.MechPIDNS)", "l.tree != nil && l.spec.Has(engine.MechPIDNS) && !mutant.On(\"pid-namespace\")"}),
-		m("net-namespace", "a network namespace of its own", by("net.unlisted", "net.abstract", "net.loopback_udp"),
+		m("net-namespace", "a network namespace of its own", by("net.unlisted", "net.abstract", "net.loopback_udp", "front.port"),
 			edit{start, "!s.Network.Host && s.Has(engine.MechNetNS)", "!s.Network.Host && s.Has(engine.MechNetNS) && !mutant.On(\"net-namespace\")"}),
-		m("mount-namespace", "a mount namespace and a root of its own", by("file.other", "file.host_sockets", "device.foreign"),
+		m("mount-namespace", "a mount namespace and a root of its own", by("file.other", "file.host_sockets", "device.foreign", "vault.keys", "control.socket", "knowledge.other", "code.files"),
 			edit{start, "	if l.spec.Has(engine.MechMountNS) {\n		l.tree", "	if l.spec.Has(engine.MechMountNS) && !mutant.On(\"mount-namespace\") {\n		l.tree"}),
 		m("ipc-namespace", "an IPC namespace of its own", nil,
 			edit{start, "uintptr(unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)", "mutant.Zero(\"ipc-namespace\", uintptr(unix.CLONE_NEWIPC)) | mutant.Zero(\"uts-namespace\", uintptr(unix.CLONE_NEWUTS))"}),
@@ -119,6 +122,8 @@ func measures() []measure {
 			edit{script, "	s.Call(\"close all other descriptors\", unix.SYS_CLOSE_RANGE, len(fds), ^uint32(0), 0)\n", "	if !mutant.On(\"descriptors\") {\n		s.Call(\"close all other descriptors\", unix.SYS_CLOSE_RANGE, len(fds), ^uint32(0), 0)\n	}\n"}),
 		m("root-read-only", "the root is mounted read-only", by("file.root"),
 			edit{tree, "attributes(!s.Has(engine.MechReadOnly), true)", "attributes(!s.Has(engine.MechReadOnly) || mutant.On(\"root-read-only\"), true)"}),
+		m("given-read-only", "what is mounted to be read is read-only", by("knowledge.write", "knowledge.swap"),
+			edit{tree, "attributes(m.Writable || !s.Has(engine.MechReadOnly), m.Exec)", "attributes(m.Writable || !s.Has(engine.MechReadOnly) || mutant.On(\"given-read-only\"), m.Exec)"}),
 		m("nosuid", "mounts are nosuid", nil, edit{source, "uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)", "mutant.Zero(\"nosuid\", uint64(unix.MOUNT_ATTR_NOSUID)) | mutant.Zero(\"nodev\", uint64(unix.MOUNT_ATTR_NODEV))"}),
 		m("nodev", "mounts are nodev", nil, edit{source, "uint64(unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV)", ""}),
 		m("proc-sys", "/proc/sys is read-only", by("proc.sysctl", "kernel.core_pattern"),
@@ -136,7 +141,7 @@ func measures() []measure {
 		also(by("exhaust.memory"), m("memory", "memory is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", "	if mutant.On(\"memory\") {\n		l.MemoryBytes = 0\n	}\n	if mutant.On(\"pids\") {\n		l.PIDs = 0\n	}\n	if mutant.On(\"processor\") {\n		l.MilliCPU = 0\n	}\n	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {"})),
 		also(by("exhaust.processes"), m("pids", "the number of processes is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", ""})),
 		also(by("exhaust.processor"), m("processor", "processor time is bounded", nil, edit{limits, "	if g.tree.unified != \"\" {\n		if l.MemoryBytes > 0 {", ""})),
-		m("guard", "names are checked before they are dialled", by("dialer.unlisted", "dialer.port", "dialer.metadata", "dialer.private"), edit{guard, "	if p.unguarded {\n		return team.Destination{Host", "	if p.unguarded || mutant.On(\"guard\") {\n		return team.Destination{Host"},
+		m("guard", "names are checked before they are dialled", by("dialer.unlisted", "dialer.port", "dialer.metadata", "dialer.private", "dialer.rebind", "front.dialer"), edit{guard, "	if p.unguarded {\n		return team.Destination{Host", "	if p.unguarded || mutant.On(\"guard\") {\n		return team.Destination{Host"},
 			edit{guard, "	if p.unguarded {\n		return addrs", "	if p.unguarded || mutant.On(\"guard\") {\n		return addrs"}),
 	}
 	for _, name := range refusedCalls() {

@@ -201,6 +201,12 @@ func TestSomebodyNoticesWhenAMeasureIsMissing(t *testing.T) {
 		m := Mutant{ID: n.ID, Measure: strings.TrimPrefix(n.ID, "nft: "), Place: "internal/host/nft/rules.go"}
 		if strings.HasPrefix(n.ID, "mode: ") {
 			m.Measure, m.Place = strings.TrimPrefix(n.ID, "mode: "), "internal/host/warden/agent.go"
+			if strings.Contains(n.ID, "of a server") {
+				m.Place = "internal/host/warden/service.go"
+			}
+		}
+		if strings.HasPrefix(n.ID, "socket: ") {
+			m.Measure, m.Place = strings.TrimPrefix(n.ID, "socket: "), "internal/host/warden/service_process.go"
 		}
 		if i < len(list) {
 			m = list[i].Mutant

@@ -69,6 +69,9 @@ sleep 0.2`)
 			t.Errorf("after the warden's end: %s, %s; process %d was %d; it counted from %d to %d", a.State, a.Why, pid, was, stands, counts())
 		}
 
+		if r := c.Try(t, "prove"); r.Exit != wire.ExitFailed || !strings.Contains(r.Stdout, "the agent is fenced since ") || !strings.Contains(r.Stdout+r.Stderr, "bulkhead release writer") {
+			t.Errorf("prove of a fenced agent: %s", r)
+		}
 		if r := c.Try(t, "release", "reviewer"); r.Exit != wire.ExitBadInput {
 			t.Errorf("release of one that is not fenced: %s", r)
 		}

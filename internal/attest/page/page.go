@@ -49,7 +49,7 @@ func Write(w io.Writer, o *attest.Opened) error {
 	return nil
 }
 
-var positions = []string{"runtime", "gateway", "account"}
+var positions = []string{"runtime", "gateway", "account", "code", "server"}
 
 // view is what the template shows.
 type view struct {

@@ -52,6 +52,9 @@ const (
 	VerbHead   = "head"   // struct{} -> [Head]; the warden takes note of it
 )
 
+// Files are those of audit's data folder.
+func Files() []string { return []string{"log.jsonl", "key", "key.pub"} }
+
 // Config is what audit is told at its start.
 type Config struct {
 	Data string `json:"data"` // the path of its folder, as it sees it

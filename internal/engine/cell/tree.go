@@ -85,7 +85,7 @@ func (t *tree) addMounts(s *engine.Spec, list []engine.Mount) ([]placed, error) 
 		if m.Kind == engine.MountTmpfs {
 			p.fd, err = tmpfsFor(m, owner)
 		} else {
-			p.fd, p.file, err = bindMount(m.Source, false, attributes(m.Writable, m.Exec))
+			p.fd, p.file, err = bindMount(m.Source, false, attributes(m.Writable || !s.Has(engine.MechReadOnly), m.Exec))
 		}
 		if err != nil {
 			return nil, err

@@ -45,7 +45,7 @@ func (w *Warden) checkTeam(ctx context.Context, name, why string) {
 			maps.DeleteFunc(broken, func(k string, _ wire.Drift) bool { _, still := again[k]; return !still })
 		}
 	}
-	if attack = attack && slices.Contains(slices.Collect(maps.Values(w.steady(name))), true); err == nil && attack {
+	if attack = attack && anyAgent(w.steady(name)); err == nil && attack {
 		check.Attacks, err = w.attackFew(ctx, name, broken)
 	}
 	if ctx.Err() != nil {
@@ -83,6 +83,22 @@ func (w *Warden) checkTeam(ctx context.Context, name, why string) {
 		}
 	}
 	d.mu.Unlock()
+}
+
+// anyAgent says whether an agent is up, beside servers.
+func anyAgent(steady map[string]bool) bool {
+	for name, up := range steady {
+		if up && !isServer(name) {
+			return true
+		}
+	}
+	return false
+}
+
+// isServer says whether a name stands for a server in the place of an agent: no
+// agent may have it.
+func isServer(name string) bool {
+	return name == layout.AdapterName || slices.Contains(layout.ServiceNames(), name)
 }
 
 func anyNew(broken, before map[string]wire.Drift) bool {
@@ -125,7 +141,8 @@ func (w *Warden) lookForDrift(ctx context.Context, name string) (broken map[stri
 	return broken, held, nil
 }
 
-// steady are the agents of a team that are up, and its adapter.
+// steady are the agents of a team that are up, its adapter, and the host's servers
+// on which it relies.
 func (w *Warden) steady(name string) map[string]bool {
 	out := map[string]bool{}
 	t, err := w.team(name)
@@ -154,6 +171,16 @@ func (w *Warden) steady(name string) map[string]bool {
 		select {
 		case <-settled:
 			out[layout.AdapterName] = up
+		default:
+		}
+	}
+	for _, s := range w.servicesOf(t) {
+		s.mu.Lock()
+		settled, up := s.settled, s.owned && s.problem == ""
+		s.mu.Unlock()
+		select {
+		case <-settled: // never, while it has no owner
+			out[s.place.Name] = up
 		default:
 		}
 	}
@@ -209,7 +236,7 @@ func (w *Warden) tellDrift(ctx context.Context, check *wire.Check, broken, befor
 }
 
 // fenceDrift fences the agents that drift is about, as `bulkhead panic` does. Drift
-// of the adapter is drift of everybody who speaks through it.
+// of a server is drift of everybody who relies on it.
 func (w *Warden) fenceDrift(ctx context.Context, t *teamRun, check *wire.Check, broken map[string]wire.Drift) {
 	steady := w.steady(t.name)
 	why := map[string]string{}
@@ -218,12 +245,12 @@ func (w *Warden) fenceDrift(ctx context.Context, t *teamRun, check *wire.Check, 
 	}
 	for name, up := range steady {
 		reason, ok := why[name]
-		if !ok {
-			if reason, ok = why[layout.AdapterName]; ok {
-				reason = layout.AdapterName + ": " + reason
+		for _, server := range append(layout.ServiceNames(), layout.AdapterName) {
+			if w, drifted := why[server]; drifted && !ok {
+				reason, ok = server+": "+w, true
 			}
 		}
-		if !ok || !up || name == layout.AdapterName {
+		if !ok || !up || isServer(name) {
 			continue
 		}
 		if _, err := w.fenceAgents(ctx, wire.FenceRequest{Team: t.name, Agents: []string{name}, Why: "drift: " + reason}, "the warden"); err != nil {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"bulkhead/internal/cgroup"
 	"bulkhead/internal/engine"
@@ -32,8 +33,9 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 		if err != nil {
 			return nil, fmt.Errorf("agent %s: %w", a.Place.Name, err)
 		}
-		if a.fence.Load() != nil {
+		if f := a.fence.Load(); f != nil {
 			one.Processes = nil // frozen threads stop for no tracer: nothing can be said of them
+			one.Fenced = "since " + f.Since.Format(time.RFC3339) + " by " + f.By + why(f.Why)
 		}
 		q.Agents = append(q.Agents, one)
 	}
@@ -41,6 +43,13 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 		one, err := t.adapter.subject()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", t.adapter.place.Name, err)
+		}
+		q.Agents = append(q.Agents, one)
+	}
+	for _, v := range w.servicesOf(t) {
+		one, err := v.subject()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", v.place.Name, err)
 		}
 		q.Agents = append(q.Agents, one)
 	}

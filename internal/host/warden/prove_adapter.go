@@ -11,10 +11,22 @@ import (
 	"bulkhead/internal/prove"
 )
 
+// places are what is the adapter's alone: see adapterRun.found.
+func (a *adapterRun) places() []prove.Place {
+	return []prove.Place{
+		{Path: a.place.State, Mode: 0o711},
+		{Path: a.place.AdapterData(), UID: a.uid, GID: a.uid, Mode: 0o700},
+		{Path: a.place.Logs(), Mode: 0o700},
+		{Path: a.place.Run, Mode: 0o711},
+		{Path: a.place.Control(), Mode: 0o700},
+		{Path: a.place.AdapterTokens(), Mode: 0o600},
+	}
+}
+
 // subject is the adapter as far as it is not for the kernel to say: its id, its
 // cgroup, and whose sockets it has.
 func (a *adapterRun) subject() (prove.Agent, error) {
-	one := prove.Agent{Name: a.place.Name, Account: a.place.Account, IDs: layout.IDs{Account: a.uid}, Adapter: true}
+	one := prove.Agent{Name: a.place.Name, Account: a.place.Account, IDs: layout.IDs{Account: a.uid}, Server: true, Places: a.places()}
 	g, err := a.w.cgroups.Group(a.cgroup())
 	if err != nil {
 		return one, err

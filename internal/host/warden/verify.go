@@ -24,7 +24,9 @@ import (
 	"bulkhead/internal/evidence"
 	"bulkhead/internal/evidence/attempt"
 	"bulkhead/internal/host/account"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
+	"bulkhead/internal/tool/toolname"
 	"bulkhead/internal/wire"
 )
 
@@ -78,6 +80,7 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 			return nil, err
 		}
 	}
+	q.Servers = w.attackers(t)
 	if !req.NoControls {
 		first, err := decoyRange()
 		if err != nil {
@@ -125,6 +128,7 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 			running = running || c.Name == runtimeName && a.fence.Load() == nil // nothing of a fenced one can be attacked from
 		}
 	}
+	a.aim(&one)
 	one.Upstream = a.w.upstreamOf(a.Place, a.Want.Upstream)
 	for _, d := range a.Want.Egress {
 		if d.Host == "" || strings.HasPrefix(d.Host, "*.") {
@@ -138,6 +142,73 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 	}
 	return one, running
 }
+
+// aim says what of the agent's there is to aim at beside its processes.
+func (a *agentRun) aim(one *evidence.Agent) {
+	one.Code, one.TokenFile = a.CodeImage() != "", insideToken
+	for _, name := range a.Services {
+		socket := insideService + name + "/" + name + ".sock"
+		switch name {
+		case layout.AuditName:
+			one.Audit = socket
+		case layout.FrontName:
+			one.Front = socket
+		}
+	}
+	if t, err := a.w.team(a.Place.Team); err == nil && t.manifest.Front != nil {
+		one.Listens = t.manifest.Front.Listen.String()
+	}
+	// See runtimeSpec.
+	one.ReadOnly = []string{insideGateway, programsDir, "/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group"}
+	if len(a.Want.CAFiles) > 0 {
+		one.ReadOnly = append(one.ReadOnly, insideCA)
+	}
+	for _, m := range a.Want.Mounts {
+		one.ReadOnly, one.Knowledge = append(one.ReadOnly, m.Target), append(one.Knowledge, m.Host)
+	}
+	for _, allowed := range a.Want.Tools.Allowed() {
+		one.Fetches = one.Fetches || allowed == string(toolname.Network) || allowed == "net_http_get"
+	}
+	for _, d := range a.Want.Egress {
+		_, fixed := a.Want.Hosts[d.Host]
+		if d.Host != "" && d.Host != dial.LoopbackName && !strings.HasPrefix(d.Host, "*.") && !fixed {
+			one.Resolved = append(one.Resolved, fmt.Sprintf("%s:%d", d.Host, d.Port))
+		}
+	}
+	one.Resolved = one.Resolved[:min(len(one.Resolved), maxResolved)]
+	if one.Siblings = a.everything(); len(one.Siblings) == 0 {
+		one.Siblings = one.PIDs
+	}
+}
+
+// everything lists the host's numbers of what runs for the agent, the launcher
+// included. What cannot be read is left out: PIDs are there as well.
+func (a *agentRun) everything() []int {
+	top := filepath.Join(a.Place.Team, a.Place.Name)
+	group, err := a.w.cgroups.Group(top)
+	if err != nil {
+		return nil
+	}
+	names, err := group.Children()
+	if err != nil {
+		return nil
+	}
+	var out []int
+	for _, name := range names {
+		if g, err := a.w.cgroups.Group(filepath.Join(top, name)); err == nil {
+			if pids, err := g.Procs(); err == nil {
+				out = append(out, pids[:min(len(pids), maxSiblings)]...)
+			}
+		}
+	}
+	return out
+}
+
+// maxSiblings bounds how many processes of one container are aimed at.
+const maxSiblings = 8
+
+// maxResolved bounds for how many of an agent's names verify asks DNS.
+const maxResolved = 4
 
 // decoyFirst is where decoys' ids are looked for: systemd leaves everything
 // from here to the top of the positive numbers to nobody
@@ -172,9 +243,12 @@ var _ evidence.Host = prober{}
 
 // Probe implements evidence.Host.
 func (p prober) Probe(ctx context.Context, agent string, from evidence.Position, request []byte) ([]byte, error) {
-	a, err := p.w.agent(p.team, agent)
-	if err != nil {
-		return nil, err
+	var a *agentRun
+	if from != evidence.FromServer {
+		var err error
+		if a, err = p.w.agent(p.team, agent); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -188,7 +262,15 @@ func (p prober) Probe(ctx context.Context, agent string, from evidence.Position,
 	case evidence.FromGateway:
 		return a.probeThroughShim(ctx, gatewayName, request, said)
 	case evidence.FromAccount:
-		return a.probeAsAccount(ctx, request, said)
+		return a.probeIn(ctx, engine.Spec{
+			Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name, Name: "probe-", Role: engine.RoleAccount,
+			User: engine.User{ID: a.IDs.Account}, Command: []string{filepath.Join(a.programs(), probeProgram)}, Env: []string{}, Dir: "/",
+			Limits: engine.Limits{}.WithDefaults(),
+		}, request, said)
+	case evidence.FromCode:
+		return a.probeIn(ctx, a.codeProbe(), request, said)
+	case evidence.FromServer:
+		return p.w.probeServer(ctx, p.team, agent, request, said)
 	}
 	return nil, fmt.Errorf("no position %q", from)
 }
@@ -238,8 +320,27 @@ func (a *agentRun) probeThroughShim(ctx context.Context, container string, reque
 	return answer, err
 }
 
-// probeAsAccount runs the probe as the bare account inside its cell.
-func (a *agentRun) probeAsAccount(ctx context.Context, request []byte, said func()) ([]byte, error) {
+// codeProbe is a cell of code's with the probe in the place of an interpreter.
+func (a *agentRun) codeProbe() engine.Spec {
+	const programs = "/tmp" + programsDir // in memory, since the image need not have a place for it
+	s := a.weaker(codeSpec(a.w.host, &a.Agent))
+	s.Name = launcher.CodePrefix + "probe-"
+	s.Mounts = append(s.Mounts, engine.Mount{Kind: engine.MountBind, Source: a.programs(), Target: programs, Exec: true})
+	s.Command = []string{programs + "/" + probeProgram}
+	// The probe is not what the limits are for: exhaustion is tried in decoys.
+	s.Limits.MemoryBytes, s.Limits.PIDs = max(s.Limits.MemoryBytes, probeMemory), max(s.Limits.PIDs, probePIDs)
+	return s
+}
+
+// What a probe needs.
+const (
+	probeMemory = 128 << 20
+	probePIDs   = 64
+)
+
+// probeIn has the launcher run a probe in a container of its own, whose name is
+// finished here.
+func (a *agentRun) probeIn(ctx context.Context, spec engine.Spec, request []byte, said func()) ([]byte, error) {
 	client, err := launcher.Connect(ctx, a.Place.LauncherSocket())
 	if err != nil {
 		return nil, err
@@ -250,13 +351,8 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte, said func
 		return nil, err
 	}
 	defer closeFiles(outside)
-	name := "probe-" + strings.ToLower(rand.Text()[:10])
-	spec := engine.Spec{
-		Version: engine.SpecVersion, Team: a.Place.Team, Agent: a.Place.Name, Name: name, Role: engine.RoleAccount,
-		User:    engine.User{ID: a.IDs.Account},
-		Command: []string{filepath.Join(a.programs(), probeProgram)}, Env: []string{}, Dir: "/",
-		Limits: engine.Limits{}.WithDefaults(), Cgroup: cgroupOf(&a.Agent, name),
-	}
+	spec.Name += strings.ToLower(rand.Text()[:10])
+	spec.Cgroup = cgroupOf(&a.Agent, spec.Name)
 	c, err := client.Launch(ctx, launcher.LaunchRequest{Spec: spec, Stdio: true}, inside...)
 	closeFiles(inside)
 	if err != nil {
@@ -265,13 +361,13 @@ func (a *agentRun) probeAsAccount(ctx context.Context, request []byte, said func
 	if c.PIDFD != nil {
 		defer func() { _ = c.PIDFD.Close() }()
 	}
-	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), name) })
+	stop := context.AfterFunc(ctx, func() { _, _ = client.Kill(context.WithoutCancel(ctx), spec.Name) })
 	defer stop()
 	answer, err := converse(ctx, outside[0], outside[1], outside[2], request, said)
 	if err != nil {
 		return answer, err
 	}
-	_, err = client.Wait(ctx, name)
+	_, err = client.Wait(ctx, spec.Name)
 	return answer, err
 }
 

@@ -95,6 +95,7 @@ type Warden struct {
 	// tabling is held while the rules are read together and put in force.
 	tabling sync.Mutex
 	noting  sync.Mutex // held while the file of audit's heads is read and written
+	probing sync.Mutex // held while the group of probes of servers is made or removed
 
 	mu       sync.Mutex // guards teams, unreadable, sys, calls and guests
 	teams    map[string]*teamRun

@@ -48,6 +48,10 @@ type Box struct {
 	First, Last netip.Addr // destinations, included
 	Port        Range      // of the destination; only protocols that have ports
 	Syn         Syn
+	// From and Until are sources, included, and SourcePort their ports, as the
+	// packets themselves say; only protocols that have ports.
+	From, Until netip.Addr
+	SourcePort  Range
 	// Guess says that a rule was met that looks at something else, so that not
 	// every packet of the box need be let through.
 	Guess bool
@@ -55,16 +59,24 @@ type Box struct {
 
 // everything is all packets of one family.
 func everything(v6 bool) Box {
-	b := Box{IPv6: v6, Proto: Range{0, 255}, Port: Range{0, 65535}}
+	b := Box{IPv6: v6, Proto: Range{0, 255}, Port: Range{0, 65535}, SourcePort: Range{0, 65535}}
 	b.First, b.Last = netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{255, 255, 255, 255})
 	if v6 {
 		b.First = netip.IPv6Unspecified()
 		b.Last = netip.AddrFrom16([16]byte(bytes.Repeat([]byte{255}, 16)))
 	}
+	b.From, b.Until = b.First, b.Last
 	return b
 }
 
-// String reads like "tcp 203.0.113.7 443 new".
+// FromAnywhere says whether nothing is asked of the packets' sources.
+func (b Box) FromAnywhere() bool {
+	all := everything(b.IPv6)
+	return b.From == all.From && b.Until == all.Until && b.SourcePort == all.SourcePort
+}
+
+// String reads like "tcp 203.0.113.7 port 443 with SYN", and says from where when
+// that is asked for.
 func (b Box) String() string {
 	proto := fmt.Sprintf("protocol %d", b.Proto.First)
 	switch {
@@ -75,43 +87,63 @@ func (b Box) String() string {
 	case b.Proto.First != b.Proto.Last:
 		proto = fmt.Sprintf("protocols %d-%d", b.Proto.First, b.Proto.Last)
 	}
-	to := b.First.String()
-	if b.First != b.Last {
-		to += "-" + b.Last.String()
+	from := ""
+	if !b.FromAnywhere() {
+		from = " from " + end(b.From, b.Until, b.SourcePort)
 	}
-	port := fmt.Sprint(b.Port.First)
-	if b.Port.First != b.Port.Last {
-		port += fmt.Sprintf("-%d", b.Port.Last)
+	return fmt.Sprintf("%s %s%s%s", proto, end(b.First, b.Last, b.Port), [...]string{"", " with SYN", " without SYN"}[b.Syn], from)
+}
+
+func end(first, last netip.Addr, ports Range) string {
+	at := first.String()
+	if first != last {
+		at += "-" + last.String()
 	}
-	return fmt.Sprintf("%s %s port %s%s", proto, to, port, [...]string{"", " with SYN", " without SYN"}[b.Syn])
+	port := fmt.Sprint(ports.First)
+	if ports.First != ports.Last {
+		port += fmt.Sprintf("-%d", ports.Last)
+	}
+	return at + " port " + port
 }
 
 // Holds says whether every packet of o is one of b.
 func (b Box) Holds(o Box) bool {
 	return b.IPv6 == o.IPv6 && b.Proto.First <= o.Proto.First && b.Proto.Last >= o.Proto.Last &&
 		b.First.Compare(o.First) <= 0 && b.Last.Compare(o.Last) >= 0 &&
-		b.Port.First <= o.Port.First && b.Port.Last >= o.Port.Last && (b.Syn == EitherSyn || b.Syn == o.Syn)
+		b.Port.First <= o.Port.First && b.Port.Last >= o.Port.Last &&
+		b.From.Compare(o.From) <= 0 && b.Until.Compare(o.Until) >= 0 &&
+		b.SourcePort.First <= o.SourcePort.First && b.SourcePort.Last >= o.SourcePort.Last && (b.Syn == EitherSyn || b.Syn == o.Syn)
 }
 
-// cut splits a box at destinations: those within, and up to two outside.
-func (b Box) cut(first, last netip.Addr) (in []Box, out []Box) {
-	lo, hi := later(b.First, first), earlier(b.Last, last)
+// addresses gives a box's destinations, or its sources.
+func (b *Box) addresses(sources bool) (first, last *netip.Addr) {
+	if sources {
+		return &b.From, &b.Until
+	}
+	return &b.First, &b.Last
+}
+
+// cut splits a box at destinations, or sources: those within, and up to two
+// outside.
+func (b Box) cut(sources bool, first, last netip.Addr) (in []Box, out []Box) {
+	of := func(lo, hi netip.Addr) Box {
+		x := b
+		f, l := x.addresses(sources)
+		*f, *l = lo, hi
+		return x
+	}
+	f, l := b.addresses(sources)
+	lo, hi := later(*f, first), earlier(*l, last)
 	if lo.Compare(hi) > 0 {
 		return nil, []Box{b}
 	}
-	m := b
-	m.First, m.Last = lo, hi
-	if lo.Compare(b.First) > 0 {
-		o := b
-		o.Last = lo.Prev()
-		out = append(out, o)
+	if lo.Compare(*f) > 0 {
+		out = append(out, of(*f, lo.Prev()))
 	}
-	if hi.Compare(b.Last) < 0 {
-		o := b
-		o.First = hi.Next()
-		out = append(out, o)
+	if hi.Compare(*l) < 0 {
+		out = append(out, of(hi.Next(), *l))
 	}
-	return []Box{m}, out
+	return []Box{of(lo, hi)}, out
 }
 
 func later(a, b netip.Addr) netip.Addr {
@@ -134,11 +166,15 @@ type dimension int
 const (
 	protoOf dimension = iota
 	portOf
+	sourcePortOf
 )
 
 func (b *Box) number(d dimension) *Range {
-	if d == protoOf {
+	switch d {
+	case protoOf:
 		return &b.Proto
+	case sourcePortOf:
+		return &b.SourcePort
 	}
 	return &b.Port
 }
@@ -202,7 +238,13 @@ func tidy(boxes []Box) []Box {
 		if a.Proto.First != b.Proto.First {
 			return int(a.Proto.First) - int(b.Proto.First)
 		}
-		return int(a.Syn) - int(b.Syn)
+		if a.Syn != b.Syn {
+			return int(a.Syn) - int(b.Syn)
+		}
+		if c := a.From.Compare(b.From); c != 0 {
+			return c
+		}
+		return int(a.SourcePort.First) - int(b.SourcePort.First)
 	})
 	return out
 }

@@ -145,6 +145,10 @@ func payload(e Expr, b Box, regs *registers) (result, error) {
 	switch {
 	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && !b.IPv6 && off == 16 && n <= 4, base == unix.NFT_PAYLOAD_NETWORK_HEADER && b.IPv6 && off == 24 && n <= 16:
 		cells = fieldCells(addressField, int(n))
+	case base == unix.NFT_PAYLOAD_NETWORK_HEADER && !b.IPv6 && off == 12 && n <= 4, base == unix.NFT_PAYLOAD_NETWORK_HEADER && b.IPv6 && off == 8 && n <= 16:
+		cells = fieldCells(sourceField, int(n))
+	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && ports && off == 0 && n == 2:
+		cells = fieldCells(sourcePortField, 2)
 	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && ports && off == 2 && n == 2:
 		cells = fieldCells(portField, 2)
 	case base == unix.NFT_PAYLOAD_TRANSPORT_HEADER && tcp && off == 13 && n == 1:
@@ -217,7 +221,7 @@ func bitwise(e Expr, regs *registers) error {
 		switch {
 		case c.known:
 			out[i] = cell{known: true, value: c.value&mask[i] ^ xor[i]}
-		case c.field == addressField && xor[i] == 0:
+		case (c.field == addressField || c.field == sourceField) && xor[i] == 0:
 			out[i] = c
 			out[i].mask &= mask[i]
 		case mask[i] == 0:

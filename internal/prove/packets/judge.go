@@ -157,6 +157,8 @@ const (
 	protoField
 	addressField
 	portField
+	sourceField
+	sourcePortField
 	flagsField // TCP's flags
 	synField   // TCP's flags, of which only SYN is left
 )
@@ -299,14 +301,18 @@ func within(b Box, cells []cell, first, last []byte) (in, out []Box, ok bool) {
 		}
 		in, out = b.cutNumber(protoOf, Range{uint32(first[0]), uint32(last[0])})
 		return in, out, true
-	case portField:
+	case portField, sourcePortField:
 		if len(cells) != 2 {
 			return nil, nil, false
 		}
-		in, out = b.cutNumber(portOf, Range{uint32(binary.BigEndian.Uint16(first)), uint32(binary.BigEndian.Uint16(last))})
+		d := portOf
+		if f == sourcePortField {
+			d = sourcePortOf
+		}
+		in, out = b.cutNumber(d, Range{uint32(binary.BigEndian.Uint16(first)), uint32(binary.BigEndian.Uint16(last))})
 		return in, out, true
-	case addressField:
-		return b.withinPrefix(cells, first, last)
+	case addressField, sourceField:
+		return b.withinPrefix(f == sourceField, cells, first, last)
 	case synField:
 		if len(cells) != 1 || first[0] != last[0] {
 			return nil, nil, false
@@ -327,9 +333,9 @@ func within(b Box, cells []cell, first, last []byte) (in, out []Box, ok bool) {
 // synBit is SYN in the flags of TCP (RFC 9293, 3.1).
 const synBit = 0x02
 
-// withinPrefix cuts a box at an interval of the first bytes of its destination,
-// or at one value of its first bits.
-func (b Box) withinPrefix(cells []cell, first, last []byte) (in, out []Box, ok bool) {
+// withinPrefix cuts a box at an interval of the first bytes of its destination or
+// source, or at one value of its first bits.
+func (b Box) withinPrefix(sources bool, cells []cell, first, last []byte) (in, out []Box, ok bool) {
 	n := 4
 	if b.IPv6 {
 		n = 16
@@ -355,6 +361,6 @@ func (b Box) withinPrefix(cells []cell, first, last []byte) (in, out []Box, ok b
 	}
 	from, _ := netip.AddrFromSlice(lo)
 	to, _ := netip.AddrFromSlice(hi)
-	in, out = b.cut(from, to)
+	in, out = b.cut(sources, from, to)
 	return in, out, true
 }

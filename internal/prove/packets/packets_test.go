@@ -62,6 +62,17 @@ func TestOurOwnTableLetsOutExactlyThePins(t *testing.T) {
 		table, err := nft.Open()
 		must(t, err)
 		defer func() { _ = table.Close() }()
+		must(t, table.Apply(t.Context(), nft.Want{Servers: []nft.Server{{ID: 700, Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8484"), netip.MustParseAddrPort("[::1]:8484")}}}}))
+		front, err := Read()
+		must(t, err)
+		answers, err := front.Accepted(front.Table(INet, nft.Name), 700)
+		must(t, err)
+		if want := []string{
+			"tcp 0.0.0.0-255.255.255.255 port 0-65535 without SYN from 127.0.0.1 port 8484",
+			"tcp ::-ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff port 0-65535 without SYN from ::1 port 8484",
+		}; !slices.Equal(texts(answers), want) {
+			t.Errorf("a server's answers:\n%s", strings.Join(texts(answers), "\n"))
+		}
 		ids := func(n uint32) layout.IDs {
 			return layout.IDs{Account: 900 + n, Dialer: 800 + n, Base: 1000000 + n*layout.RangeSize}
 		}
@@ -186,16 +197,20 @@ func TestTheKernelAgrees(t *testing.T) {
 			must(t, err)
 			for range 40 {
 				to := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, 0, byte(rnd.IntN(8))}), uint16(1+rnd.IntN(8)))
-				out := sends(t, 7, to)
+				from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{198, 18, 0, byte(rnd.IntN(8))}), uint16(1+rnd.IntN(8)))
+				out := sends(t, 7, from, to)
 				in, certain := false, false
 				for _, b := range boxes {
-					p := Box{Proto: Range{17, 17}, First: to.Addr(), Last: to.Addr(), Port: Range{uint32(to.Port()), uint32(to.Port())}}
+					p := Box{
+						Proto: Range{17, 17}, First: to.Addr(), Last: to.Addr(), Port: Range{uint32(to.Port()), uint32(to.Port())},
+						From: from.Addr(), Until: from.Addr(), SourcePort: Range{uint32(from.Port()), uint32(from.Port())},
+					}
 					if b.Holds(p) {
 						in, certain = true, certain || !b.Guess
 					}
 				}
 				if out && !in || !out && certain {
-					t.Fatalf("to %s: let out %v, in the answer %v (certain %v)\n%s\n%s", to, out, in, certain, rules, strings.Join(texts(boxes), "\n"))
+					t.Fatalf("from %s to %s: let out %v, in the answer %v (certain %v)\n%s\n%s", from, to, out, in, certain, rules, strings.Join(texts(boxes), "\n"))
 				}
 				if out {
 					let++
@@ -220,7 +235,7 @@ func randomRules(r *rand.Rand) string {
 		return fmt.Sprintf("%d-%d", min(a, b), max(a, b)+1)
 	}
 	condition := func() string {
-		switch r.IntN(9) {
+		switch r.IntN(12) {
 		case 0:
 			return "meta skuid { 3, 7 }"
 		case 1:
@@ -237,6 +252,12 @@ func randomRules(r *rand.Rand) string {
 			return "ip daddr . udp dport { " + address() + " . " + ports() + " }"
 		case 7:
 			return "meta mark 0"
+		case 8:
+			return "ip saddr " + address()
+		case 9:
+			return "udp sport " + ports()
+		case 10:
+			return "ip saddr . udp sport . ip daddr { " + address() + " . " + ports() + " . " + address() + " }"
 		}
 		return "meta nfproto ipv4 udp dport >= " + fmt.Sprint(1+r.IntN(8))
 	}
@@ -259,7 +280,7 @@ func randomRules(r *rand.Rand) string {
 }
 
 // sends says whether the kernel lets one UDP packet of an id out.
-func sends(t *testing.T, uid int, to netip.AddrPort) bool {
+func sends(t *testing.T, uid int, from, to netip.AddrPort) bool {
 	t.Helper()
 	done := make(chan error)
 	go func() {
@@ -274,6 +295,9 @@ func sends(t *testing.T, uid int, to netip.AddrPort) bool {
 				return err
 			}
 			defer func() { _ = unix.Close(fd) }()
+			if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(from.Port()), Addr: from.Addr().As4()}); err != nil {
+				return fmt.Errorf("bind to %s: %s", from, err.Error()) // no %w: EPERM here would say nothing of rules
+			}
 			return unix.Sendto(fd, []byte("x"), 0, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
 		}()
 	}()

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -46,6 +47,15 @@ type judge struct {
 // agent is whom the containers are of.
 var agent = prove.Agent{Name: "a", Account: "bh-mutant-a", IDs: layout.IDs{Account: 910_000_000, Dialer: 910_000_001, Base: 910_000_000 + layout.RangeSize}}
 
+// front and quiet are servers: one that listens, and one without any network.
+var (
+	front = prove.Agent{
+		Name: "front", Account: "bh-mutant-front", IDs: layout.IDs{Account: 910_000_200}, Server: true,
+		Listen: []netip.AddrPort{netip.MustParseAddrPort("127.0.0.1:8484")},
+	}
+	quiet = prove.Agent{Name: "audit", Account: "bh-mutant-audit", IDs: layout.IDs{Account: 910_000_100}, Server: true}
+)
+
 func run(ctx context.Context) error {
 	j := &judge{dir: "/run/mutants", root: "/var/lib/mutants/root"}
 	if err := json.NewDecoder(os.Stdin).Decode(&j.plan); err != nil {
@@ -70,7 +80,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer j.table.Close()
-	if err := j.table.Apply(ctx, nft.Want{Agents: []nft.Binding{{Account: agent.Account, IDs: agent.IDs}}}); err != nil {
+	if err := j.table.Apply(ctx, nft.Want{
+		Agents:  []nft.Binding{{Account: agent.Account, IDs: agent.IDs}},
+		Servers: []nft.Server{{ID: front.IDs.Account, Listen: front.Listen}}, Refused: []nft.Range{{First: quiet.IDs.Account, Last: quiet.IDs.Account}},
+	}); err != nil {
 		return err
 	}
 	out := []mutations.Noticed{}
@@ -92,7 +105,11 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(slices.Concat(out, more, opened))
+	held, err := j.sockets(ctx)
+	if err != nil {
+		return err
+	}
+	return json.NewEncoder(os.Stdout).Encode(slices.Concat(out, more, opened, held))
 }
 
 // program names the mutated program after a mutant, by which it knows.
@@ -136,14 +153,14 @@ func (j *judge) whole(ctx context.Context) (mutations.Noticed, error) {
 			n.Verify = append(n.Verify, fmt.Sprintf("%s from %s: %s: %s", r.Attack, r.Position, r.Verdict, r.Evidence))
 		}
 	}
-	for _, role := range []string{"runtime", "gateway"} {
+	for _, role := range []string{"runtime", "gateway", "run", "service"} {
 		statements, err := j.statements(ctx, p, role)
 		if err != nil {
 			return n, err
 		}
 		for _, s := range statements {
 			j.held[role+s.ID] = s.Holds
-			if !s.Holds && s.ID != "modes" { // of which these containers have no places: see modes
+			if !s.Holds && s.ID != "modes" && s.ID != "sockets" { // of which these containers have none: see modes
 				n.Prove = append(n.Prove, fmt.Sprintf("%s of a %s: %v", s.ID, role, s.Against))
 			}
 		}

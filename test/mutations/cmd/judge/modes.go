@@ -13,13 +13,13 @@ import (
 	"bulkhead/test/mutations"
 )
 
-// modes opens each place that is an agent's alone on a host to others, in turn.
-// That the warden names them all is for test/system to show.
+// modes opens each place that is an agent's or a server's alone on a host to
+// others, in turn. That the warden names them all is for test/system to show.
 func (j *judge) modes(ctx context.Context) ([]mutations.Noticed, error) {
 	host := layout.Host{State: "/var/lib/mutants/state", Run: "/run/mutants-run", Etc: "/etc/mutants"}
 	p, rt, gw := host.Agent("mutant", "a"), agent.IDs.Runtime(), agent.IDs.Gateway()
-	one := agent
-	names := []string{"home", "workspace", "data of the gateway", "logs", "control sockets"}
+	audit, id := host.Service(layout.AuditName), quiet.IDs.Account
+	one, server := agent, quiet
 	one.Places = []prove.Place{
 		{Path: p.Home(), UID: rt, GID: rt, Mode: 0o700},
 		{Path: p.Workspace(), UID: rt, GID: rt, Mode: 0o700},
@@ -27,6 +27,21 @@ func (j *judge) modes(ctx context.Context) ([]mutations.Noticed, error) {
 		{Path: p.Logs(), Mode: 0o700},
 		{Path: p.Control(), Mode: 0o700},
 	}
+	server.Places = []prove.Place{
+		{Path: audit.Data(), UID: id, GID: id, Mode: 0o700},
+		{Path: audit.Logs(), Mode: 0o700},
+		{Path: audit.Control(), Mode: 0o700},
+	}
+	out, err := opened(ctx, one, "home", "workspace", "data of the gateway", "logs", "control sockets")
+	if err != nil {
+		return nil, err
+	}
+	more, err := opened(ctx, server, "data of a server (audit's log, control's keys)", "logs of a server", "root's socket of a server")
+	return append(out, more...), err
+}
+
+// opened opens each place of one agent, which it makes first.
+func opened(ctx context.Context, one prove.Agent, names ...string) ([]mutations.Noticed, error) {
 	for _, l := range one.Places {
 		if err := os.MkdirAll(filepath.Dir(l.Path), 0o755); err != nil { // #nosec G301 -- the leaf is closed
 			return nil, err

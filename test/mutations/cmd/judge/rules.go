@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 
 	"bulkhead/internal/prove"
@@ -45,6 +46,8 @@ func (j *judge) rules(ctx context.Context) ([]mutations.Noticed, error) {
 		{"the account is in the set of refused ids", []string{"delete", "element", "inet", "bulkhead", "refused", fmt.Sprintf("{ %d }", ids.Account)}},
 		{"the range of ids is in the set of refused ids", []string{"delete", "element", "inet", "bulkhead", "refused", fmt.Sprintf("{ %d-%d }", ids.Base, ids.Last())}},
 		{"the dialer is in the map of chains", []string{"delete", "element", "inet", "bulkhead", "dialers", fmt.Sprintf("{ %d }", ids.Dialer)}},
+		{"a server without a network is in the set of refused ids", []string{"delete", "element", "inet", "bulkhead", "refused", fmt.Sprintf("{ %d }", quiet.IDs.Account)}},
+		{"a server that listens is in the map of chains", []string{"delete", "element", "inet", "bulkhead", "dialers", fmt.Sprintf("{ %d }", front.IDs.Account)}},
 		{"no pin but those of the manifest is in its set", []string{"add", "element", "inet", "bulkhead", agent.Account + ".pins4", "{ 203.0.113.11 . 443 timeout 1m }"}},
 	} {
 		n, err := j.without(ctx, e.what, e.args...)
@@ -58,14 +61,14 @@ func (j *judge) rules(ctx context.Context) ([]mutations.Noticed, error) {
 
 // without changes the table, has the statements made, and loads it again.
 func (j *judge) without(ctx context.Context, what string, nftArgs ...string) (mutations.Noticed, error) {
-	n := mutations.Noticed{ID: "nft: " + strings.ReplaceAll(what, agent.Account, "ACCOUNT"), Verify: []string{}, Prove: []string{}}
+	n := mutations.Noticed{ID: "nft: " + strings.NewReplacer(agent.Account, "ACCOUNT", fmt.Sprint(front.IDs.Account), "FRONT").Replace(what), Verify: []string{}, Prove: []string{}}
 	var errs bytes.Buffer
 	c := exec.CommandContext(ctx, "nft", nftArgs...) // #nosec G204 -- in a throwaway host
 	c.Stderr = &errs
 	if err := c.Run(); err != nil {
 		return n, fmt.Errorf("nft %v: %w: %s", nftArgs, err, errs.String())
 	}
-	r, err := prove.Team(ctx, prove.Request{Team: "mutant", Table: "bulkhead", Agents: []prove.Agent{agent}})
+	r, err := prove.Team(ctx, prove.Request{Team: "mutant", Table: "bulkhead", Agents: []prove.Agent{agent, front, quiet}})
 	if err != nil {
 		return n, err
 	}
@@ -74,5 +77,7 @@ func (j *judge) without(ctx context.Context, what string, nftArgs ...string) (mu
 			n.Prove = append(n.Prove, s.ID)
 		}
 	}
+	slices.Sort(n.Prove)
+	n.Prove = slices.Compact(n.Prove)
 	return n, j.table.Restore(ctx)
 }

@@ -28,11 +28,19 @@ func (j *judge) statements(ctx context.Context, program, role string) ([]prove.S
 		},
 		Command: []string{"/programs/bulkhead-probe", "child"},
 	}
-	inside, host := uint32(layout.RuntimeID), agent.IDs.Runtime()
-	if spec.Role == engine.RoleGateway {
-		inside, host = layout.GatewayID, agent.IDs.Gateway()
+	of := func(inside, host uint32) engine.User {
+		return engine.User{ID: inside, Map: []engine.IDMap{{Inside: inside, Host: host}}}
 	}
-	spec.User = engine.User{ID: inside, Map: []engine.IDMap{{Inside: inside, Host: host}}}
+	switch spec.Role {
+	case engine.RoleGateway:
+		spec.User = of(layout.GatewayID, agent.IDs.Gateway())
+	case engine.RoleRun: // as a cell of code
+		spec.User = of(layout.ProcID, agent.IDs.Proc())
+	case engine.RoleService:
+		spec.User = engine.User{ID: quiet.IDs.Account}
+	default:
+		spec.User = of(layout.RuntimeID, agent.IDs.Runtime())
+	}
 	spec.Cgroup = "mutant/" + spec.Name
 	raw, err := json.Marshal(spec)
 	if err != nil {
@@ -70,6 +78,9 @@ func (j *judge) statements(ctx context.Context, program, role string) ([]prove.S
 // prove makes the statements, as the warden has them made.
 func (j *judge) prove(ctx context.Context, pid int, spec engine.Spec) ([]prove.Statement, error) {
 	one := agent
+	if spec.Role == engine.RoleService {
+		one = quiet
+	}
 	one.Processes = []prove.Process{{PID: pid, Role: spec.Role}}
 	g, err := j.groups.Group(spec.Cgroup)
 	if err != nil {
