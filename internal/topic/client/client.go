@@ -144,7 +144,11 @@ func (c *Client) dial() (*link, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("topics: %w", err), w.Close())
 	}
-	return &link{c: frames.NewConn(w), waiting: map[uint64]chan<- wire.Message{}}, nil
+	conn, err := frames.NewConn(w)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("topics: %w", err), w.Close())
+	}
+	return &link{c: conn, waiting: map[uint64]chan<- wire.Message{}}, nil
 }
 
 // errLost is wrapped by what fails with the connection: whether the request was

@@ -60,7 +60,11 @@ func serve(t *testing.T, f func(*frames.Conn, int)) string {
 				_ = w.Close()
 				continue
 			}
-			c := frames.NewConn(w)
+			c, err := frames.NewConn(w)
+			if err != nil {
+				_ = w.Close()
+				continue
+			}
 			f(c, n)
 			_ = c.Close()
 		}

@@ -36,7 +36,11 @@ type session struct {
 
 // Member serves one connection until it ends.
 func (s *Server) Member(ctx context.Context, m hub.Member, w *wire.Conn) {
-	x := &session{Server: s, member: m, c: frames.NewConn(w), fresh: make(chan struct{}, 1), heard: map[string]bool{}}
+	conn, err := frames.NewConn(w)
+	if err != nil {
+		return // the hub closes it
+	}
+	x := &session{Server: s, member: m, c: conn, fresh: make(chan struct{}, 1), heard: map[string]bool{}}
 	ctx, cancel := context.WithCancel(ctx)
 	var work sync.WaitGroup
 	stop := context.AfterFunc(ctx, func() { _ = x.c.Close() })
