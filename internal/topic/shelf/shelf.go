@@ -45,6 +45,14 @@ func Open(ctx context.Context, dir, team string, log *slog.Logger, now func() ti
 		return nil, fmt.Errorf("topics: %w", err)
 	}
 	path := filepath.Join(dir, team+".db")
+	// SQLite takes an empty file for a new database, and gives its log the same mode.
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600) // #nosec G304 G703 -- our own data
+	if err == nil {
+		err = f.Close()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("topics of %s: %w", team, err), d.Close())
+	}
 	// Nothing is charged there: bytes are counted for each publisher.
 	s, err := store.Open(ctx, store.Config{Path: path, Quota: 1 << 42, Log: log, Now: now})
 	if err != nil {
