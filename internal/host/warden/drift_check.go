@@ -27,10 +27,13 @@ func (w *Warden) checkTeam(ctx context.Context, name, why string) {
 	d.mu.Lock()
 	s := d.ofLocked(name)
 	s.changed, s.network, s.last = false, false, now
-	attack := why == "watch" && !s.tried || now.Sub(s.attacks) >= attacksGap
+	attack := now.Sub(s.attacks) >= attacksGap
 	before := maps.Clone(s.broken)
-	for c := range d.watchers {
+	watched := maps.Clone(d.watchers) // whoever comes later gets a check of its own
+	for c := range watched {
 		if c.team == name {
+			// The first check that somebody watches, whatever it is for.
+			attack = attack || c.first && !s.tried
 			c.first = false
 		}
 	}
@@ -74,7 +77,7 @@ func (w *Warden) checkTeam(ctx context.Context, name, why string) {
 	}
 	check.Held, check.Broken = held, inOrderOf(broken)
 	for c := range d.watchers {
-		if c.team != name {
+		if !watched[c] || c.team != name {
 			continue
 		}
 		select {
