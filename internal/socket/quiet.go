@@ -89,7 +89,7 @@ func ready(fd int, events uint32) (*readiness, error) {
 		return nil, errors.Join(err, unix.Close(ep))
 	}
 	r := &readiness{f: os.NewFile(uintptr(ep), "readiness")} // #nosec G115 -- a descriptor
-	if err = r.f.SetDeadline(time.Time{}); err == nil { // else it is not in the poller
+	if err = r.f.SetDeadline(time.Time{}); err == nil {      // else it is not in the poller
 		r.raw, err = r.f.SyscallConn()
 	}
 	if err != nil {
