@@ -107,6 +107,7 @@ func meant(b []byte) (out []string) {
 			return append(out, fmt.Sprint(errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)))
 		}
 		body, err := io.ReadAll(r.Body)
+		_ = r.Body.Close()
 		r.Header.Del("Date")
 		out = append(out, fmt.Sprintf("%d %q %q %v", r.StatusCode, r.Header, body, err))
 	}

@@ -71,7 +71,7 @@ func Quiet(c *net.UnixConn) (q *QuietConn, err error) {
 		}
 		return nil, fmt.Errorf("socket: %w", err)
 	}
-	q.f = os.NewFile(uintptr(fd), "unix")
+	q.f = os.NewFile(uintptr(fd), "unix") // #nosec G115 -- a descriptor
 	q.raw, err = q.f.SyscallConn()
 	return q, err
 }
@@ -88,8 +88,8 @@ func ready(fd int, events uint32) (*readiness, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(ep))
 	}
-	r := &readiness{f: os.NewFile(uintptr(ep), "readiness")}
-	if err = r.f.SetDeadline(time.Time{}); err == nil { // else it is not in the poller
+	r := &readiness{f: os.NewFile(uintptr(ep), "readiness")} // #nosec G115 -- a descriptor
+	if err = r.f.SetDeadline(time.Time{}); err == nil {      // else it is not in the poller
 		r.raw, err = r.f.SyscallConn()
 	}
 	if err != nil {
