@@ -97,7 +97,7 @@ func controlAttacks() []Attack {
 			Layer: deny.LayerTools, From: byRuntime, At: AtNobody, Reference: "CWE-306; OWASP API5:2023",
 			Aim:          func(from, _ Agent, _ World) attempt.Request { return attempt.Request{Proxy: from.Proxy} },
 			Uncontrolled: "that a gateway has no such path is its code and no mechanism of a Spec that could be switched off; test/system shows that front has it",
-			Also:         looks("HTTP 404", "HTTP 405", string(deny.BadToken), string(deny.NotListed), string(deny.MessageInvalid), string(deny.MessageNotAllowed)),
+			Also:         looks("HTTP 404", "HTTP 405", string(deny.BadToken), string(deny.NotListed), string(deny.MessageInvalid), string(deny.MessageNotAllowed), string(deny.ToolInvalid)),
 		},
 	}
 }
