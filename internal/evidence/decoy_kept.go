@@ -61,7 +61,7 @@ func (s *scene) makeKept() error {
 			folder(dir, id, 0o700)
 		}
 		file(filepath.Join(a.Place.Data(), gatewayStore), id, 0o600)
-		sockets := []string{a.Place.ProcSocket(), a.Place.ServiceSocket(layout.AuditName), a.Place.ServiceSocket(layout.FrontName)}
+		sockets := []string{a.Place.ProcSocket(), a.Place.ServiceSocket(layout.AuditName), a.Place.ServiceSocket(layout.TopicsName), a.Place.ServiceSocket(layout.FrontName)}
 		if a.Name == s.a.Name {
 			sockets = append(sockets, a.Place.GatewaySocket(), a.Place.AdapterSocket(), a.Place.LauncherSocket())
 		}

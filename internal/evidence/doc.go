@@ -2,7 +2,8 @@
 //
 // Configuration proves nothing; only the kernel's answer to a real attempt
 // does. So [Run] starts the probe (cmd/bulkhead-probe) in the places that an
-// agent could be taken over in, its runtime, its gateway and its bare account,
+// agent could be taken over in, its runtime, its gateway, its bare account and the
+// cells of its code, and in twins of the cells of its team's servers,
 // and lets it make every attempt of [Attacks] there. One row of the [Report]
 // is one attempt.
 //

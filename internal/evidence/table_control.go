@@ -23,7 +23,7 @@ func controlAttacks() []Attack {
 	refusal := looks(string(deny.NotListed), string(deny.PortNotListed), string(deny.SpecialRange), string(deny.OwnAddress), string(deny.BadTarget))
 	return []Attack{
 		hostFiles(Attack{
-			ID: "control.socket", Title: "have a token made, a gateway admitted, a record forgotten", Tries: "connect to root's sockets of control, audit, front and the adapter", Attempt: "socket.connect",
+			ID: "control.socket", Title: "have a token made, a gateway admitted, a record forgotten", Tries: "connect to root's sockets of control, audit, topics, front and the adapter", Attempt: "socket.connect",
 			Layer: deny.LayerAccount, Reference: "CWE-269; unix(7)",
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				q := attempt.Request{}
@@ -81,6 +81,7 @@ func controlAttacks() []Attack {
 			Also:         append(looks("HTTP 400"), refusal...),
 		},
 		serverSocket("front.socket", layout.FrontName, "answer requests that are for another agent", "CWE-300; unix(7)"),
+		serverSocket("topics.socket", layout.TopicsName, "publish and read public topics as another agent", "CWE-290; unix(7)"),
 		unproven("front.token", layout.FrontName, "answer front's requests without the gateway's token", "CWE-306", func(a Agent) string { return a.Front }),
 		{
 			ID: "front.forged", Title: "call tools with a token that control did not sign", Tries: "call its own gateway with no token, with nobody's, and with tokens for itself and for the other that are signed by nobody, with zeros, by a key of no name and by one in the header",
@@ -96,7 +97,7 @@ func controlAttacks() []Attack {
 			Layer: deny.LayerTools, From: byRuntime, At: AtNobody, Reference: "CWE-306; OWASP API5:2023",
 			Aim:          func(from, _ Agent, _ World) attempt.Request { return attempt.Request{Proxy: from.Proxy} },
 			Uncontrolled: "that a gateway has no such path is its code and no mechanism of a Spec that could be switched off; test/system shows that front has it",
-			Also:         looks("HTTP 404", "HTTP 405", string(deny.BadToken), string(deny.NotListed), string(deny.MessageInvalid), string(deny.MessageNotAllowed)),
+			Also:         looks("HTTP 404", "HTTP 405", string(deny.BadToken), string(deny.NotListed), string(deny.MessageInvalid), string(deny.MessageNotAllowed), string(deny.ToolInvalid)),
 		},
 	}
 }

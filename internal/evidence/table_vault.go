@@ -90,12 +90,12 @@ func vaultAttacks() []Attack {
 			Controls: anothers(),
 		},
 		{
-			ID: "vault.sockets", Title: "go round its own gateway", Tries: "connect to its gateway's dialer, pin, code, adapter, audit and front sockets, and to root's", Attempt: "socket.connect",
+			ID: "vault.sockets", Title: "go round its own gateway", Tries: "connect to its gateway's dialer, pin, code, adapter, audit, topics and front sockets, and to root's", Attempt: "socket.connect",
 			Layer: deny.LayerAccount, From: notGateway, At: AtNobody, Reference: "CWE-441; unix(7)", OnlyThere: true,
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				p := from.Place
 				return attempt.Request{Paths: []string{
-					p.DialerSocket(), p.PinSocket(), p.ProcSocket(), p.AdapterSocket(), p.ServiceSocket(layout.AuditName), p.ServiceSocket(layout.FrontName),
+					p.DialerSocket(), p.PinSocket(), p.ProcSocket(), p.AdapterSocket(), p.ServiceSocket(layout.AuditName), p.ServiceSocket(layout.TopicsName), p.ServiceSocket(layout.FrontName),
 					p.LauncherSocket(), p.GrantsSocket(), p.ShimSocket("gateway"),
 				}}
 			},

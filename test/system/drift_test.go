@@ -26,11 +26,16 @@ func checked(t *testing.T, c stage.CLI) wire.Check {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = cmd.Process.Kill(), cmd.Wait() }()
-	var check wire.Check
-	if err := json.NewDecoder(out).Decode(&check); err != nil {
-		t.Fatal(err)
+	// The check that follows an up may be going on: its end comes first.
+	for lines := json.NewDecoder(out); ; {
+		var check wire.Check
+		if err := lines.Decode(&check); err != nil {
+			t.Fatal(err)
+		}
+		if check.Why == "watch" {
+			return check
+		}
 	}
-	return check
 }
 
 func unlimit(t *testing.T) {
