@@ -6,6 +6,7 @@ import (
 	"os"
 	"slices"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -263,6 +264,9 @@ func setNoMount() error {
 
 func pivotNowhere() error { return unix.PivotRoot(noFile, noFile) }
 
+// childPatience is how long a call may take that has nothing to do.
+const childPatience = 10 * time.Second
+
 // inChild makes a call in a child that a filter may kill, and reads how it
 // ended: see child.go.
 func inChild(t *trial, what, mode string, numbered uintptr) error {
@@ -273,7 +277,13 @@ func inChild(t *trial, what, mode string, numbered uintptr) error {
 	if err != nil {
 		return err
 	}
+	// gVisor's systrap on a kernel with IA32 emulation neither answers int 0x80 nor
+	// ends who made it.
+	hung := time.AfterFunc(childPatience, func() { _ = c.Process.Kill() })
 	_ = end() // its end is read from the state below
+	if !hung.Stop() {
+		return fmt.Errorf("%w: %s neither answered nor ended within %s", errUnsupported, what, childPatience)
+	}
 	ws, ok := c.ProcessState.Sys().(syscall.WaitStatus)
 	switch {
 	case !ok:

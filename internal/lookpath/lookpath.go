@@ -5,6 +5,7 @@ package lookpath
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -42,8 +43,23 @@ func pathOf(env []string) string {
 }
 
 // NotFound says that none of the candidates is there.
-func NotFound(name string, env []string) error {
-	return fmt.Errorf("%q is in no folder of PATH=%s: name it absolutely, or set PATH in the environment", name, pathOf(env))
+func NotFound(name string, env []string) error { return &notFound{name, pathOf(env)} }
+
+type notFound struct{ name, path string }
+
+func (e *notFound) Error() string {
+	return fmt.Sprintf("%q is in no folder of PATH=%s: name it absolutely, or set PATH in the environment", e.name, e.path)
+}
+
+func (*notFound) Is(target error) bool { return target == fs.ErrNotExist }
+
+// ExitStatus is what a shell exits with when it cannot start a program for that
+// reason (POSIX.1-2024, XCU 2.8.2).
+func ExitStatus(err error) int {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
+		return 127
+	}
+	return 126
 }
 
 // Find gives the first candidate that the caller may execute.

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/lookpath"
 	"bulkhead/internal/wire"
 )
 
@@ -72,9 +73,9 @@ func closeAll(files []*os.File) {
 
 func fail(conn *wire.Conn, id uint64, err error) {
 	f := wire.Failure{Message: err.Error(), Exit: wire.ExitFailed}
-	var missing *exec127
-	if errors.As(err, &missing) {
-		f.Exit, f.Mend = 127, "name a program that is in the container's image"
+	var failed *execError
+	if errors.As(err, &failed) {
+		f.Exit, f.Mend = lookpath.ExitStatus(err), "name a program that is in the container's image"
 	}
 	_ = conn.Send(id, wire.VerbError, f)
 }

@@ -16,11 +16,11 @@ import (
 	"bulkhead/internal/wire"
 )
 
-// exec127 marks a program that cannot be started.
-type exec127 struct{ err error }
+// execError marks a program that cannot be started.
+type execError struct{ err error }
 
-func (e *exec127) Error() string { return e.err.Error() }
-func (e *exec127) Unwrap() error { return e.err }
+func (e *execError) Error() string { return e.err.Error() }
+func (e *execError) Unwrap() error { return e.err }
 
 // session is one process started for an operator.
 type session struct {
@@ -52,7 +52,7 @@ func (s *shim) exec(conn *wire.Conn, m wire.Message, files []*os.File) error {
 	defer x.close()
 	if err := s.orphans.Spawn(func() (int, error) {
 		if err := x.cmd.Start(); err != nil {
-			return 0, &exec127{fmt.Errorf("exec %s: %w", r.Argv[0], err)}
+			return 0, &execError{fmt.Errorf("exec %s: %w", r.Argv[0], err)}
 		}
 		return x.cmd.Process.Pid, nil
 	}); err != nil {
@@ -148,7 +148,7 @@ func (s *shim) session(r wire.ExecRequest, files []*os.File) (*session, error) {
 	env := s.with(r.Env)
 	path, err := lookpath.Find(r.Argv[0], env)
 	if err != nil {
-		return nil, &exec127{err}
+		return nil, &execError{err}
 	}
 	dir := r.Dir
 	if dir == "" {

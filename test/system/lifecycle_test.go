@@ -146,6 +146,15 @@ func TestATeamComesUpWorksAndLeavesNothing(t *testing.T) {
 			if got := c.Run(t, "run", "writer", "--", "id", "-u"); got != "3000\n" {
 				t.Errorf("id -u says %q", got)
 			}
+			for range 2 { // in a new cell and in a prepared one
+				for argv, want := range map[string]int{"nosuch": 127, "/bin/nosuch": 127, "/etc": 126} {
+					for _, verb := range []string{"run", "exec"} {
+						if r := c.Try(t, verb, "writer", "--", argv); r.Exit != want || !strings.Contains(r.Stderr, "to mend:") {
+							t.Errorf("%s %s: %s", verb, argv, r)
+						}
+					}
+				}
+			}
 		})
 		t.Run("restart makes new containers, stop ends them", func(t *testing.T) {
 			old := stage.Container(t, c.Agent(t, "writer"), "runtime").PID

@@ -306,6 +306,15 @@ func (l *launch) order(c Command) error {
 	return l.explain(l.script.child.ReadExec(l.status), c.Argv, c.Env)
 }
 
+// CommandError says that everything was ready and the command could not be
+// started.
+type CommandError struct{ err error }
+
+func (e *CommandError) Error() string { return e.err.Error() }
+
+// Unwrap gives the reason.
+func (e *CommandError) Unwrap() error { return e.err }
+
 // explain names the command when it was the exec that failed.
 func (l *launch) explain(err error, argv, env []string) error {
 	var step *forked.StepError
@@ -313,9 +322,9 @@ func (l *launch) explain(err error, argv, env []string) error {
 		return err
 	}
 	if errors.Is(step.Err, unix.ENOENT) && !strings.Contains(argv[0], "/") {
-		return lookpath.NotFound(argv[0], env)
+		return &CommandError{lookpath.NotFound(argv[0], env)}
 	}
-	return fmt.Errorf("run %s: %w", argv[0], step.Err)
+	return &CommandError{fmt.Errorf("run %s: %w", argv[0], step.Err)}
 }
 
 // openStatus makes the way by which a child reports and is told to go on. Our

@@ -84,6 +84,11 @@ func Connect(ctx context.Context, socket string) (*Client, error) {
 	return c, nil
 }
 
+// Failure is why the launcher did not do what was asked.
+type Failure struct{ wire.Failure }
+
+func (f *Failure) Error() string { return f.Message }
+
 // watchEnd closes exited when the launcher ends: a pidfd becomes readable at
 // the end of its process.
 func (c *Client) watchEnd(end syscall.RawConn) {
@@ -179,7 +184,7 @@ func (c *Client) ask(ctx context.Context, conn *wire.Conn, verb string, body any
 			if err := json.Unmarshal(m.Body, &fail); err != nil {
 				return fmt.Errorf("launcher: %s: %w", verb, err)
 			}
-			return errors.New(fail.Message)
+			return &Failure{fail}
 		}
 		more, err := f(m, got)
 		if err != nil || !more {

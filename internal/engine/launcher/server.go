@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/cgroup"
+	"bulkhead/internal/engine/cell"
+	"bulkhead/internal/lookpath"
 	"bulkhead/internal/reap"
 	"bulkhead/internal/wire"
 )
@@ -104,7 +106,12 @@ func (s *server) connection(ctx context.Context, c *net.UnixConn) {
 	}
 	defer closeAll(files)
 	if err := s.answer(ctx, conn, m, files); err != nil {
-		_ = conn.Send(m.ID, wire.VerbError, wire.Failure{Message: err.Error(), Exit: wire.ExitFailed})
+		f := wire.Failure{Message: err.Error(), Exit: wire.ExitFailed}
+		var command *cell.CommandError
+		if errors.As(err, &command) {
+			f.Exit, f.Mend = lookpath.ExitStatus(command), "name a program that is in the container's image"
+		}
+		_ = conn.Send(m.ID, wire.VerbError, f)
 	}
 }
 

@@ -162,7 +162,12 @@ func (c *call) run() error {
 	if !running {
 		closeFiles(inside)
 		closeFiles(outside)
-		return &fault{wire.Failure{Message: "start: " + err.Error(), Exit: wire.ExitFailed}}
+		f := wire.Failure{Message: "start: " + err.Error(), Exit: wire.ExitFailed}
+		var known *launcher.Failure
+		if errors.As(err, &known) && known.Exit != 0 {
+			f.Exit, f.Mend = known.Exit, known.Mend
+		}
+		return &fault{f}
 	}
 	if err != nil {
 		_, kerr := client.Kill(context.WithoutCancel(c.ctx), spec.Name)
