@@ -144,7 +144,10 @@ func TestWhatDiesWhileItIsReadCanBeWaitedFor(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- c.Wait() }()
 		select {
-		case <-ended:
+		case err := <-ended:
+			if err == nil {
+				t.Error("what was killed ends well")
+			}
 		case <-time.After(20 * time.Second):
 			t.Fatal("the process cannot be waited for")
 		}
