@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -232,4 +233,39 @@ func (c *countingConn) SetReadDeadline(t time.Time) error {
 	c.n++
 	c.last = t
 	return nil
+}
+
+// TestABodyHasTimeOfItsOwn: what is left of an idle connection's time is no bound
+// of the next request's body.
+func TestABodyHasTimeOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := net.Pipe()
+		handlers := map[string]http.HandlerFunc{"/v1/messages": func(w http.ResponseWriter, r *http.Request) {
+			if body, err := io.ReadAll(r.Body); err != nil || string(body) != "abc" {
+				t.Errorf("%q, %v", body, err)
+			}
+			w.WriteHeader(http.StatusCreated)
+		}}
+		c := &sendConn{Conn: server, s: newSends(t.Context(), sendToken, handlers)}
+		var work sync.WaitGroup
+		work.Go(func() {
+			_ = c.SetReadDeadline(time.Now().Add(headTimeout)) // as net/http's server
+			if n, err := c.Read(make([]byte, 4096)); n != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("%d, %v", n, err)
+			}
+			_ = c.Close()
+		})
+		in := bufio.NewReader(client)
+		for range 2 {
+			_, _ = io.WriteString(client, said("Content-Length: 3\r\n\r\n"))
+			time.Sleep(2 * time.Second)
+			_, _ = io.WriteString(client, "abc")
+			if r, err := http.ReadResponse(in, nil); err != nil || r.StatusCode != http.StatusCreated {
+				t.Errorf("%+v, %v", r, err)
+			}
+			time.Sleep(idleTimeout - time.Second)
+		}
+		_ = client.Close()
+		work.Wait()
+	})
 }
