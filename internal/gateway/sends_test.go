@@ -269,3 +269,31 @@ func TestABodyHasTimeOfItsOwn(t *testing.T) {
 		work.Wait()
 	})
 }
+
+// TestTheEndOfTheAPIEndsItsConnections: also one that net/http's server took and does
+// not end, because it was being closed at that moment.
+func TestTheEndOfTheAPIEndsItsConnections(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pair[1]) }()
+	f := os.NewFile(uintptr(pair[0]), "pair")
+	c, err := net.FileConn(f)
+	_ = f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &api{conns: make(chan net.Conn), done: make(chan struct{})}
+	var work sync.WaitGroup
+	work.Go(func() { a.serve(c.(*net.UnixConn)) })
+	taken, err := a.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Close()
+	work.Wait()
+	if _, err := taken.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
+}
