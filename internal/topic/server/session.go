@@ -85,7 +85,7 @@ func (x *session) answer(ctx context.Context, m wire.Message) {
 	var r *deny.Reason
 	if errors.As(err, &r) {
 		if r.Code == deny.ToolNotAllowed {
-			x.log.Add(x.member.Agent, record.Tool, x.member.Team+": "+m.Verb+" "+r.What, record.Denied, r)
+			x.log.AddOf(x.member.Team, x.member.Agent, record.Tool, x.member.Team+": "+m.Verb+" "+r.What, record.Denied, r)
 		}
 		_ = x.c.Write(m.ID, protocol.VerbDenied, frames.Body(r))
 		return
