@@ -50,7 +50,7 @@ func (a *admin) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	if reason != nil {
 		reason.What = r.Method + " " + clip(r.URL.Path)
-		a.s.refuse(w, "", reason)
+		a.s.refuse(w, "", "", reason)
 	}
 }
 

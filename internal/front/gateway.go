@@ -55,7 +55,7 @@ func (s *Server) member(ctx context.Context, m hub.Member, c *wire.Conn) {
 			if errors.As(err, &large) {
 				reason = unfit(&http.Request{Method: r.Method, URL: r.URL, ContentLength: maxBody + 1})
 			}
-			s.refuse(w, m.Agent, reason)
+			s.refuse(w, m.Team, m.Agent, reason)
 		},
 	}
 	s.mu.Lock()

@@ -147,7 +147,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listene
 	what := r.Method + " " + clip(r.URL.Path)
 	if reason := unfit(r); reason != nil {
 		reason.What = what
-		s.refuse(w, "", reason)
+		s.refuse(w, "", "", reason)
 		return
 	}
 	text, reason := bearer(r)
@@ -160,7 +160,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listene
 	}
 	if reason != nil {
 		reason.What = what
-		s.refuse(w, "", reason)
+		s.refuse(w, "", "", reason)
 		return
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
@@ -168,7 +168,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listene
 	g, reason := s.take(ctx, c, l)
 	if reason != nil {
 		reason.What = what
-		s.refuse(w, c.Agent, reason)
+		s.refuse(w, c.Team, c.Agent, reason)
 		return
 	}
 	defer s.give(g)
@@ -180,7 +180,7 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listene
 			Layer: deny.LayerTools, Code: deny.ToolRate, What: what, Why: fmt.Sprintf("%d requests for %s are being answered", maxRequests, c.Agent),
 			Mend: "wait for an answer first", RetryAfter: 1,
 		}
-		s.refuse(w, c.Agent, busy)
+		s.refuse(w, c.Team, c.Agent, busy)
 		return
 	}
 	r = r.WithContext(ctx)
@@ -238,8 +238,8 @@ func away(what, why string) *deny.Reason {
 	}
 }
 
-func (s *Server) refuse(w http.ResponseWriter, agent string, r *deny.Reason) {
-	s.log.Add(agent, record.Tool, "front", record.Denied, r)
+func (s *Server) refuse(w http.ResponseWriter, team, agent string, r *deny.Reason) {
+	s.log.AddOf(team, agent, record.Tool, "front", record.Denied, r)
 	e := r.Envelope()
 	h := w.Header()
 	h.Set("Content-Type", "application/json")

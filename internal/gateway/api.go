@@ -159,7 +159,11 @@ func (a *api) serve(u *net.UnixConn) {
 	}
 	select {
 	case a.conns <- to:
-		<-ended.done
+		select {
+		case <-ended.done:
+		case <-a.done: // the server does not end what it takes while it is closed
+			_ = ended.Close()
+		}
 	case <-a.done:
 		_ = c.Close()
 	}

@@ -110,8 +110,8 @@ func (c *sendConn) serve(b []byte) (n int, err error) {
 			}
 			return n, nil
 		}
-		if timed {
-			c.idle()
+		if timed || int64(n-end) < r.ContentLength {
+			c.idle() // what was left of the time to begin is none for the body
 		}
 		here := end + int(min(int64(n-end), r.ContentLength))
 		body := &sendBody{from: c.Conn, here: b[end:here], more: r.ContentLength - int64(here-end)}

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -232,4 +233,67 @@ func (c *countingConn) SetReadDeadline(t time.Time) error {
 	c.n++
 	c.last = t
 	return nil
+}
+
+// TestABodyHasTimeOfItsOwn: what is left of an idle connection's time is no bound
+// of the next request's body.
+func TestABodyHasTimeOfItsOwn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server, client := net.Pipe()
+		handlers := map[string]http.HandlerFunc{"/v1/messages": func(w http.ResponseWriter, r *http.Request) {
+			if body, err := io.ReadAll(r.Body); err != nil || string(body) != "abc" {
+				t.Errorf("%q, %v", body, err)
+			}
+			w.WriteHeader(http.StatusCreated)
+		}}
+		c := &sendConn{Conn: server, s: newSends(t.Context(), sendToken, handlers)}
+		var work sync.WaitGroup
+		work.Go(func() {
+			_ = c.SetReadDeadline(time.Now().Add(headTimeout)) // as net/http's server
+			if n, err := c.Read(make([]byte, 4096)); n != 0 || !errors.Is(err, io.EOF) {
+				t.Errorf("%d, %v", n, err)
+			}
+			_ = c.Close()
+		})
+		in := bufio.NewReader(client)
+		for range 2 {
+			_, _ = io.WriteString(client, said("Content-Length: 3\r\n\r\n"))
+			time.Sleep(2 * time.Second)
+			_, _ = io.WriteString(client, "abc")
+			if r, err := http.ReadResponse(in, nil); err != nil || r.StatusCode != http.StatusCreated {
+				t.Errorf("%+v, %v", r, err)
+			}
+			time.Sleep(idleTimeout - time.Second)
+		}
+		_ = client.Close()
+		work.Wait()
+	})
+}
+
+// TestTheEndOfTheAPIEndsItsConnections: also one that net/http's server took and does
+// not end, because it was being closed at that moment.
+func TestTheEndOfTheAPIEndsItsConnections(t *testing.T) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(pair[1]) }()
+	f := os.NewFile(uintptr(pair[0]), "pair")
+	c, err := net.FileConn(f)
+	_ = f.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := &api{conns: make(chan net.Conn), done: make(chan struct{})}
+	var work sync.WaitGroup
+	work.Go(func() { a.serve(c.(*net.UnixConn)) })
+	taken, err := a.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = a.Close()
+	work.Wait()
+	if _, err := taken.Read(make([]byte, 1)); !errors.Is(err, net.ErrClosed) {
+		t.Error(err)
+	}
 }

@@ -105,8 +105,8 @@ func TestTheWardenSaysWhatToTrustOverTheGrantsSocket(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := newGrants(&Config{Agent: "writer"})
-	var heard []string
-	g.trust = func(raw json.RawMessage) error { heard = append(heard, string(raw)); return nil }
+	heard := make(chan string, 2)
+	g.trust = func(raw json.RawMessage) error { heard <- string(raw); return nil }
 	go g.serve(t.Context(), ln)
 	c, err := net.DialUnix("unix", nil, ln.Addr().(*net.UnixAddr))
 	if err != nil {
@@ -120,8 +120,8 @@ func TestTheWardenSaysWhatToTrustOverTheGrantsSocket(t *testing.T) {
 	if err := w.Send(1, wire.VerbTrust, map[string]int{"version": 1}); err != nil {
 		t.Fatal(err)
 	}
-	if m, _, err := w.Recv(); err != nil || m.Verb != wire.VerbOK || len(heard) != 1 || heard[0] != `{"version":1}` {
-		t.Errorf("%+v, %v, %q", m, err, heard)
+	if m, _, err := w.Recv(); err != nil || m.Verb != wire.VerbOK || len(heard) != 1 || <-heard != `{"version":1}` {
+		t.Errorf("%+v, %v", m, err)
 	}
 }
 

@@ -36,7 +36,7 @@ func (h *Hub) refuse(target, team, agent, why string) *deny.Reason {
 	if team != "" {
 		r.What = fmt.Sprintf("%s of %s/%s", target, team, agent)
 	}
-	h.log.Add(agent, record.Tool, r.What, record.Denied, r)
+	h.log.AddOf(team, agent, record.Tool, r.What, record.Denied, r)
 	return r
 }
 

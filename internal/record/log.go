@@ -26,12 +26,15 @@ type Log struct {
 	mu    sync.Mutex
 	out   *json.Encoder
 	seen  map[key]*Record
-	lines map[string]int // of each agent in seen
+	lines map[member]int // of each agent in seen
 	now   func() time.Time
 }
 
+// member is an agent of a team. Agents of different teams may have the same name.
+type member struct{ team, agent string }
+
 type key struct {
-	agent   string
+	member
 	kind    Kind
 	target  string
 	verdict Verdict
@@ -40,16 +43,22 @@ type key struct {
 
 // NewLog writes the records of a team's agents to out.
 func NewLog(team string, out io.Writer) *Log {
-	return &Log{team: team, out: json.NewEncoder(out), seen: map[key]*Record{}, lines: map[string]int{}, now: time.Now}
+	return &Log{team: team, out: json.NewEncoder(out), seen: map[key]*Record{}, lines: map[member]int{}, now: time.Now}
 }
 
 // Add says whether this decision was a new one, and so a line. It is called
 // for every request and connection, so the usual case is one look-up.
 func (l *Log) Add(agent string, kind Kind, target string, v Verdict, r *deny.Reason) bool {
+	return l.AddOf(l.team, agent, kind, target, v, r)
+}
+
+// AddOf is Add in the log of a server that all teams have: an agent's flood is
+// folded with its own lines, not with those of another team's of the same name.
+func (l *Log) AddOf(team, agent string, kind Kind, target string, v Verdict, r *deny.Reason) bool {
 	if len(target) > maxTarget {
 		target = target[:maxTarget]
 	}
-	k := key{agent: agent, kind: kind, target: target, verdict: v}
+	k := key{member: member{team, agent}, kind: kind, target: target, verdict: v}
 	if r != nil {
 		k.code = r.Code
 	}
@@ -59,7 +68,7 @@ func (l *Log) Add(agent string, kind Kind, target string, v Verdict, r *deny.Rea
 		rec.Count++
 		return false
 	}
-	if l.lines[agent] >= maxLines {
+	if l.lines[k.member] >= maxLines {
 		k.target = othersName
 		if rec := l.seen[k]; rec != nil {
 			rec.Count++
@@ -67,11 +76,11 @@ func (l *Log) Add(agent string, kind Kind, target string, v Verdict, r *deny.Rea
 		}
 	}
 	rec := &Record{
-		SchemaVersion: SchemaVersion, Time: l.now().UTC(), Team: l.team, Agent: agent,
+		SchemaVersion: SchemaVersion, Time: l.now().UTC(), Team: team, Agent: agent,
 		Kind: kind, Verdict: v, Target: k.target, Count: 1, Reason: r,
 	}
 	l.seen[k] = rec
-	l.lines[agent]++
+	l.lines[k.member]++
 	_ = l.out.Encode(rec) // a full disk must not stop the agent's denials
 	rec.Count = 0
 	return true
@@ -92,8 +101,8 @@ func (l *Log) Flush() {
 	for k, rec := range l.seen {
 		if rec.Count == 0 { // quiet for a while: its next occurrence is a new line
 			delete(l.seen, k)
-			if l.lines[k.agent]--; l.lines[k.agent] == 0 {
-				delete(l.lines, k.agent)
+			if l.lines[k.member]--; l.lines[k.member] == 0 {
+				delete(l.lines, k.member)
 			}
 			continue
 		}

@@ -49,3 +49,15 @@ func TestEndlessNamesDoNotFillTheLog(t *testing.T) {
 		t.Fatalf("%d lines, or the rest was not counted", lines)
 	}
 }
+
+func TestAFloodFoldsNothingOfAnotherTeamsAgent(t *testing.T) {
+	var out bytes.Buffer
+	l := NewLog("", &out)
+	for i := range 2 * maxLines {
+		l.AddOf("a", "ci", Tool, strconv.Itoa(i), Denied, nil)
+	}
+	out.Reset()
+	if !l.AddOf("b", "ci", Tool, "what an operator looks for", Denied, nil) || !strings.Contains(out.String(), `"team":"b","agent":"ci"`) || !strings.Contains(out.String(), "what an operator looks for") {
+		t.Errorf("team b's agent is folded with team a's: %s", out.String())
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -27,12 +28,12 @@ type QuietConn struct {
 	local, remote net.Addr
 	in            *readiness
 
-	full sync.Mutex // held by the write that waits
+	closed atomic.Bool
+	full   sync.Mutex // held by the write that waits
 
 	mu       sync.Mutex
 	out      *readiness // what it waits with
 	deadline time.Time  // of writes
-	closed   bool
 }
 
 // readiness waits until a socket can be read, or until it can be written.
@@ -185,7 +186,7 @@ func (c *QuietConn) Write(b []byte) (n int, err error) {
 func (c *QuietConn) wait() (*readiness, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Load() {
 		return nil, net.ErrClosed
 	}
 	var r *readiness
@@ -216,15 +217,17 @@ func (c *QuietConn) waited() {
 func (c *QuietConn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed {
+	if c.closed.Swap(true) {
 		return c.failed("close", net.ErrClosed)
 	}
-	c.closed = true
 	err := c.in.f.Close()
 	if c.out != nil {
 		err = errors.Join(err, c.out.f.Close())
 	}
-	return c.failed("close", errors.Join(err, c.f.Close()))
+	if err = errors.Join(err, c.f.Close()); err != nil {
+		return c.operation("close", err)
+	}
+	return nil
 }
 
 // CloseWrite says that nothing more will be written.
@@ -260,13 +263,19 @@ func (c *QuietConn) SetWriteDeadline(t time.Time) error {
 	return c.failed("set", c.out.f.SetReadDeadline(t))
 }
 
-// failed gives errors the form that package net gives them.
+// failed gives errors the form that package net gives them. Of a closed file's
+// poller comes an error that has no name outside of Go, so whatever fails once
+// the socket is closed fails with net.ErrClosed.
 func (c *QuietConn) failed(op string, err error) error {
-	switch {
-	case err == nil:
+	if err == nil {
 		return nil
-	case errors.Is(err, os.ErrClosed):
+	}
+	if c.closed.Load() {
 		err = net.ErrClosed
 	}
+	return c.operation(op, err)
+}
+
+func (c *QuietConn) operation(op string, err error) error {
 	return &net.OpError{Op: op, Net: "unix", Source: c.local, Addr: c.remote, Err: err}
 }

@@ -136,3 +136,36 @@ func TestQuietLeavesNoDescriptor(t *testing.T) {
 	_ = a.Close()
 	_ = b.Close()
 }
+
+// TestWhatAClosedQuietConnIsAskedFailsAsClosed: whoever waits is told, too.
+func TestWhatAClosedQuietConnIsAskedFailsAsClosed(t *testing.T) {
+	for name, do := range map[string]func(*QuietConn) error{
+		"read":     func(c *QuietConn) error { _, err := c.Read(make([]byte, 1)); return err },
+		"try":      func(c *QuietConn) error { _, err := c.Try([]byte("x")); return err },
+		"write":    func(c *QuietConn) error { _, err := c.Write(make([]byte, 4<<20)); return err },
+		"shutdown": (*QuietConn).CloseWrite,
+		"deadline": func(c *QuietConn) error { return c.SetDeadline(time.Now()) },
+		"close":    (*QuietConn).Close,
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, _ := quietPair(t)
+			if name == "read" || name == "write" { // which wait before as well
+				waits := make(chan error)
+				go func() { waits <- do(a) }()
+				select {
+				case err := <-waits:
+					t.Fatal("it did not wait:", err)
+				case <-time.After(20 * time.Millisecond):
+				}
+				_ = a.Close()
+				if err := <-waits; !errors.Is(err, net.ErrClosed) {
+					t.Errorf("one that waited: %v", err)
+				}
+			}
+			_ = a.Close()
+			if err := do(a); !errors.Is(err, net.ErrClosed) {
+				t.Errorf("one afterwards: %v", err)
+			}
+		})
+	}
+}

@@ -13,9 +13,9 @@ import (
 func TestWhatIsNotAnsweredInTimeIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		slow, quick := &client.Agent{}, &client.Agent{}
-		var given []*client.Agent
+		given := make(chan *client.Agent, 2)
 		var f flights
-		f.trip = func(c *client.Agent) { given = append(given, c) }
+		f.trip = func(c *client.Agent) { given <- c }
 		f.end(f.begin(quick)) // its timer comes, and finds nothing of it
 		time.Sleep(answerTimeout / 2)
 		late := f.begin(slow)
@@ -31,13 +31,15 @@ func TestWhatIsNotAnsweredInTimeIsGivenUp(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 		synctest.Wait()
-		if len(given) != 1 || given[0] != slow {
-			t.Fatalf("%d were given up", len(given))
+		if len(given) != 1 || <-given != slow {
+			t.Fatal("it was not given up, or another was")
 		}
 		f.end(late)
 		time.Sleep(3 * answerTimeout)
 		synctest.Wait()
-		if len(given) != 1 || f.armed {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if len(given) != 0 || f.armed {
 			t.Errorf("%d were given up; a timer runs: %v", len(given), f.armed)
 		}
 	})

@@ -65,11 +65,15 @@ func (c *Client) Close() error {
 
 // News is closed when something may have been published in a topic since the
 // call: also when the connection is another one, since what came between is not
-// known.
+// known, and when more topics are waited for than there can be: an agent asks for
+// any name, also for those that it may not read.
 func (c *Client) News(name string) <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.news[name] == nil {
+		if len(c.news) >= topic.MaxTopics {
+			c.wakeAll()
+		}
 		c.news[name] = make(chan struct{})
 	}
 	return c.news[name]
@@ -93,6 +97,11 @@ func (c *Client) use(l *link) {
 	c.link = l
 	close(c.changed)
 	c.changed = make(chan struct{})
+	c.wakeAll()
+}
+
+// wakeAll tells everybody who waits for news. The caller holds mu.
+func (c *Client) wakeAll() {
 	for name, ch := range c.news {
 		close(ch)
 		delete(c.news, name)

@@ -3,6 +3,7 @@ package client
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 
 	frames "bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/topic"
 	"bulkhead/internal/topic/protocol"
 	"bulkhead/internal/wire"
 )
@@ -141,4 +143,17 @@ func TestNewsWakes(t *testing.T) {
 	}
 	told <- struct{}{} // the connection ends
 	<-other
+}
+
+// An agent asks for the news of whatever name it likes: that takes no memory for ever.
+func TestNewsOfMadeUpTopicsAreForgotten(t *testing.T) {
+	c := New(Config{})
+	first := c.News("builds")
+	for i := range 10 * topic.MaxTopics {
+		c.News(fmt.Sprint("t", i))
+	}
+	if n := len(c.news); n > topic.MaxTopics {
+		t.Fatalf("%d topics are waited for, more than there can be (%d)", n, topic.MaxTopics)
+	}
+	<-first // who waited for it looks again
 }

@@ -266,12 +266,17 @@ func (s *Server) shareOf(m hub.Member) *share {
 	return s.shares[m.Key()]
 }
 
-// published tells those who may read a topic.
-func (s *Server) published(team string, p topic.Policy, name string) {
+// published tells those who may read a topic now: who may since the request began
+// has perhaps looked already, before the message was there.
+func (s *Server) published(team, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	t := s.teams[team]
+	if t == nil {
+		return
+	}
 	for x := range s.sessions[team] {
-		if p.May(x.member.Agent, topic.Read, name) {
+		if t.policy.May(x.member.Agent, topic.Read, name) {
 			x.hear(name)
 		}
 	}

@@ -136,6 +136,45 @@ func TestAChangeOfThePolicyHoldsAtOnce(t *testing.T) {
 	}
 }
 
+// Who may not read a topic any more neither sees its subscriptions to it nor can end
+// them, so they do not keep it from others.
+func TestSubscriptionsToWhatMayNotBeReadAreNotInTheWay(t *testing.T) {
+	s, c := topictest.Team(t, policy, "ci", "lead")
+	subscribe := func(name, sub string) error {
+		_, err := c["lead"].Subscribe(t.Context(), protocol.Subscribe{Topic: name, Subscription: sub})
+		return err
+	}
+	if err := subscribe("chat", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	var work sync.WaitGroup
+	for i := range 8 {
+		work.Go(func() {
+			for n := i; n < topic.MaxSubscriptions-1; n += 8 {
+				if err := subscribe("builds", fmt.Sprint(n)); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	work.Wait()
+	if err := subscribe("chat", "more"); code(err) != deny.ToolQuota {
+		t.Fatal(err)
+	}
+	less := topic.Policy{"chat": policy["chat"]}
+	if err := s.SetPolicies(t.Context(), protocol.Policies{Teams: map[string]topic.Policy{"pair": less}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := subscribe("chat", "more"); err != nil {
+		t.Errorf("those to builds, which it can neither see nor end, are in the way: %v", err)
+	}
+	l, err := c["lead"].List(t.Context())
+	if err != nil || len(l.Topics) != 1 || len(l.Topics[0].Subscriptions) != 2 {
+		t.Errorf("%+v, %v", l, err)
+	}
+}
+
 func TestANewConnectionEndsTheOneBefore(t *testing.T) {
 	dir := topictest.Sockets(t)
 	_, end, err := topictest.Serve(context.Background(), t.TempDir(), dir, "pair", policy, "ci")

@@ -85,7 +85,7 @@ func (x *session) answer(ctx context.Context, m wire.Message) {
 	var r *deny.Reason
 	if errors.As(err, &r) {
 		if r.Code == deny.ToolNotAllowed {
-			x.log.Add(x.member.Agent, record.Tool, x.member.Team+": "+m.Verb+" "+r.What, record.Denied, r)
+			x.log.AddOf(x.member.Team, x.member.Agent, record.Tool, x.member.Team+": "+m.Verb+" "+r.What, record.Denied, r)
 		}
 		_ = x.c.Write(m.ID, protocol.VerbDenied, frames.Body(r))
 		return
@@ -112,13 +112,16 @@ func (x *session) do(ctx context.Context, m wire.Message) (verb string, out any,
 		}
 		out, err := open.Publish(ctx, agent, policy[q.Topic].Storage, q)
 		if err == nil {
-			x.published(x.member.Team, policy, q.Topic)
+			x.published(x.member.Team, q.Topic)
 		}
 		return protocol.VerbPublished, out, err
 	case protocol.VerbRead:
 		return reading(ctx, policy, agent, m, protocol.VerbMessages, func(q protocol.Read) string { return q.Topic }, open.Read)
 	case protocol.VerbSubscribe:
-		return reading(ctx, policy, agent, m, protocol.VerbSubscribed, func(q protocol.Subscribe) string { return q.Topic }, open.Subscribe)
+		return reading(ctx, policy, agent, m, protocol.VerbSubscribed, func(q protocol.Subscribe) string { return q.Topic },
+			func(ctx context.Context, agent string, q protocol.Subscribe) (protocol.Subscribed, error) {
+				return open.Subscribe(ctx, agent, func(name string) bool { return policy.May(agent, topic.Read, name) }, q)
+			})
 	case protocol.VerbUnsubscribe:
 		return reading(ctx, policy, agent, m, protocol.VerbUnsubscribed, func(q protocol.Subscription) string { return q.Topic }, open.Unsubscribe)
 	case protocol.VerbList:

@@ -73,3 +73,28 @@ func FuzzRequest(f *testing.F) {
 		}
 	})
 }
+
+// Who was given a topic to read after a publish into it began, and looked before the
+// message was there, hears of it: only what holds at the end is asked.
+func TestNewsGoToWhoMayReadNow(t *testing.T) {
+	s := New(protocol.Config{Data: t.TempDir()}, io.Discard)
+	t.Cleanup(func() { _ = s.Close() })
+	allow := func(readers ...string) {
+		t.Helper()
+		p := topic.Policy{"builds": {Publish: []string{"ci"}, Read: readers, Storage: 1 << 20}}
+		if err := s.SetPolicies(t.Context(), protocol.Policies{Teams: map[string]topic.Policy{"pair": p}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	x := &session{Server: s, member: hub.Member{Team: "pair", Agent: "lead"}, fresh: make(chan struct{}, 1), heard: map[string]bool{}}
+	s.sessions["pair"] = map[*session]struct{}{x: {}}
+	for _, readers := range [][]string{nil, {"lead"}, {"qa"}} {
+		allow(readers...)
+		s.published("pair", "builds")
+		if got, want := x.heard["builds"], len(readers) == 1 && readers[0] == "lead"; got != want {
+			t.Errorf("readable by %v: lead heard of it: %v", readers, got)
+		}
+		clear(x.heard)
+	}
+	s.published("none", "builds") // a team that has gone meanwhile
+}

@@ -11,8 +11,10 @@ import (
 	"bulkhead/internal/topic/protocol"
 )
 
-// Subscribe makes an agent's subscription to a topic, or finds it.
-func (s *Shelf) Subscribe(ctx context.Context, agent string, q protocol.Subscribe) (protocol.Subscribed, error) {
+// Subscribe makes an agent's subscription to a topic, or finds it. When the agent
+// has as many as it may have, those to topics that it may not read any more give
+// way: it does not see them, and could not end them.
+func (s *Shelf) Subscribe(ctx context.Context, agent string, mayRead func(topic string) bool, q protocol.Subscribe) (protocol.Subscribed, error) {
 	out := protocol.Subscribed{}
 	if err := checkSubscription(q.Topic, q.Subscription); err != nil {
 		return out, err
@@ -23,6 +25,9 @@ func (s *Shelf) Subscribe(ctx context.Context, agent string, q protocol.Subscrib
 			return err
 		}
 		n, err := t.Int("SELECT count(*) FROM subscription WHERE reader = ?", agent)
+		if err == nil && n >= topic.MaxSubscriptions {
+			n, err = endUnreadable(t, agent, n, mayRead)
+		}
 		if err != nil {
 			return err
 		}
@@ -38,6 +43,27 @@ func (s *Shelf) Subscribe(ctx context.Context, agent string, q protocol.Subscrib
 		return err
 	})
 	return out, ours(q.Topic, err)
+}
+
+// endUnreadable ends an agent's subscriptions to topics that it may not read, and
+// says how many of its n are left.
+func endUnreadable(t *store.Tx, agent string, n int64, mayRead func(string) bool) (left int64, err error) {
+	var lost []string
+	err = t.Query("SELECT DISTINCT topic FROM subscription WHERE reader = ?", func(row []sqlite.Value) error {
+		if name := sqlite.Text(row[0]); !mayRead(name) {
+			lost = append(lost, name)
+		}
+		return nil
+	}, agent)
+	for _, name := range lost {
+		if err != nil {
+			break
+		}
+		var ended int64
+		ended, err = t.Exec("DELETE FROM subscription WHERE reader = ? AND topic = ?", agent, name)
+		n -= ended
+	}
+	return n, err
 }
 
 func checkSubscription(name, sub string) error {

@@ -51,6 +51,8 @@ type caller struct {
 	keys int
 }
 
+func anyTopic(string) bool { return true }
+
 func start(t testing.TB) *caller {
 	t.Helper()
 	s, now := open(t, t.TempDir())
@@ -96,7 +98,7 @@ func (c *caller) read(agent string, q protocol.Read) (protocol.Messages, string)
 
 func (c *caller) subscribe(agent, name string, fromStart bool) {
 	c.t.Helper()
-	if _, err := c.Subscribe(context.Background(), agent, protocol.Subscribe{Topic: "builds", Subscription: name, FromStart: fromStart}); err != nil {
+	if _, err := c.Subscribe(context.Background(), agent, anyTopic, protocol.Subscribe{Topic: "builds", Subscription: name, FromStart: fromStart}); err != nil {
 		c.t.Fatal(err)
 	}
 }
@@ -270,7 +272,7 @@ func TestSubscriptionsAreBoundedForEachAgent(t *testing.T) {
 	for i := range topic.MaxSubscriptions {
 		c.subscribe("ci", fmt.Sprint(i), false)
 	}
-	_, err := c.Subscribe(t.Context(), "ci", protocol.Subscribe{Topic: "builds", Subscription: "more"})
+	_, err := c.Subscribe(t.Context(), "ci", anyTopic, protocol.Subscribe{Topic: "builds", Subscription: "more"})
 	denied(t, err, deny.ToolQuota)
 	c.subscribe("ci", "0", false) // is there
 	c.subscribe("qa", "more", false)
