@@ -35,6 +35,6 @@ func main() {
 			os.Exit(toolcmd.MCP())
 		}
 	}
-	fmt.Fprintln(os.Stderr, "usage: bulkhead-shim stage2|launcher|init (started by Bulkhead itself), or bulkhead-shim msg|tool --help, bulkhead-shim mcp")
+	fmt.Fprintln(os.Stderr, "usage, inside the runtime of an agent: bulkhead msg --help, bulkhead tool --help, or bulkhead mcp; Bulkhead itself starts stage2, launcher and init")
 	os.Exit(2)
 }

@@ -6,7 +6,10 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"bulkhead/internal/client"
+	"bulkhead/internal/deny"
 	"bulkhead/internal/team"
 	"bulkhead/internal/terminal"
 	"bulkhead/internal/wire"
@@ -20,6 +23,32 @@ func (e exitCode) Error() string { return "exit code " + strconv.Itoa(int(e)) }
 // badInput is a mistake of the command line: nothing was changed.
 func badInput(what, mend string) error {
 	return &client.Error{What: what, Mend: mend, Exit: wire.ExitBadInput}
+}
+
+// ofCommandLine takes what cobra itself says about the words after the command c:
+// it has no type. Anything else stays as it is.
+func ofCommandLine(c *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	what := err.Error()
+	for _, start := range []string{"unknown command", "accepts ", "requires ", "required flag", "invalid argument", "if any flags in the group"} {
+		if !strings.HasPrefix(what, start) {
+			continue
+		}
+		// What cobra adds after the first line are names that are like the wrong one.
+		what, _, _ = strings.Cut(what, "\n")
+		mend := "write `" + c.UseLine() + "`; see `" + c.CommandPath() + " --help`"
+		if c.HasAvailableSubCommands() {
+			mend = "see `" + c.CommandPath() + " --help`"
+			c.SuggestionsMinimumDistance = 2 // letters, as cobra's own
+			if like := c.SuggestionsFor(c.Flags().Arg(0)); len(like) > 0 {
+				mend = "did you mean `" + c.CommandPath() + " " + like[0] + "`? Else " + mend
+			}
+		}
+		return badInput(what, mend)
+	}
+	return err
 }
 
 // failure is the JSON form of a failed command (docs/contracts/json/error.json).
@@ -52,12 +81,6 @@ func detailOf(err error) failureDetail {
 		return failureDetail{Message: known.What, Mend: known.Mend, Exit: known.Exit}
 	}
 	d := failureDetail{Message: err.Error(), Exit: wire.ExitFailed}
-	// Cobra's own complaints have no type; they are about the command line.
-	for _, start := range []string{"unknown command", "accepts ", "requires ", "required flag", "invalid argument"} {
-		if strings.HasPrefix(d.Message, start) {
-			d.Mend, d.Exit = "see `bulkhead --help`", wire.ExitBadInput
-		}
-	}
 	return d
 }
 
@@ -74,7 +97,7 @@ func (a *app) report(err error) int {
 		fmt.Fprintln(a.err, terminal.Line(f.String()))
 	}
 	// What the warden says can quote what an agent or a file says.
-	fmt.Fprintln(a.err, "error: "+strings.TrimRight(terminal.Text(d.Message), "\n"))
+	fmt.Fprintln(a.err, "error: "+strings.TrimRight(terminal.Text(deny.WithoutMend(d.Message, d.Mend)), "\n"))
 	if d.Mend != "" {
 		fmt.Fprintln(a.err, "  to mend: "+terminal.Line(d.Mend))
 	}

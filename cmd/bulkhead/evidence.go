@@ -77,6 +77,9 @@ func (a *app) evidenceMake(ctx context.Context, noControls bool, to string) erro
 	} else {
 		fmt.Fprintf(a.out, "Evidence %s of team %s: %s\n", terminal.Line(e.ID), terminal.Line(e.Team), e.Result)
 		fmt.Fprintf(a.out, "  kept in %s\n", terminal.Line(e.Path))
+		if to != "" {
+			fmt.Fprintf(a.out, "  written to %s\n", terminal.Line(to))
+		}
 		switch e.Result {
 		case attest.Passed:
 			a.next("hand it out with the key: `sudo bulkhead evidence key > key.pem`")

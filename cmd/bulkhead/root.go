@@ -44,7 +44,8 @@ func run(args []string, in, out, errout *os.File) int {
 	root.SetIn(in)
 	root.SetOut(out)
 	root.SetErr(errout)
-	err := root.ExecuteContext(ctx)
+	command, err := root.ExecuteContextC(ctx)
+	err = ofCommandLine(command, err)
 	var code exitCode
 	switch {
 	case err == nil:

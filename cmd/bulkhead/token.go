@@ -215,7 +215,7 @@ func newTokenRotateCommand(a *app) *cobra.Command {
 			if a.json {
 				return a.printJSON(r)
 			}
-			fmt.Fprintf(a.out, "%d keys are new; tokens of the former %d end at %s at the latest\n", len(r.Keys), len(r.Former), r.Until.UTC().Format(time.RFC3339))
+			fmt.Fprintf(a.out, "new keys: %d; tokens of the former ones (%d) end at %s at the latest\n", len(r.Keys), len(r.Former), r.Until.UTC().Format(time.RFC3339))
 			a.waiting(r.Waiting, "refuse every token within thirty seconds, until they are told")
 			return nil
 		},

@@ -9,7 +9,10 @@
 // explains it, and a test keeps the two equal.
 package deny
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Layer names the part of the onion that refused. The values are part of the
 // public contract (docs/contracts/deny.md).
@@ -118,10 +121,17 @@ type Field struct {
 	Why  string `json:"why"`
 }
 
+// toAllow stands between what was denied and what would allow it.
+const toAllow = "; to allow it: "
+
 // Error gives one line for a person.
 func (r *Reason) Error() string {
-	return fmt.Sprintf("%s: denied by layer %s (%s): %s; to allow it: %s", r.What, r.Layer, r.Code, r.Why, r.Mend)
+	return fmt.Sprintf("%s: denied by layer %s (%s): %s%s%s", r.What, r.Layer, r.Code, r.Why, toAllow, r.Mend)
 }
+
+// WithoutMend gives the text of a [Reason] without what would allow it, for who
+// says that on a line of its own. Another text stays as it is.
+func WithoutMend(text, mend string) string { return strings.TrimSuffix(text, toAllow+mend) }
 
 // Envelope is the error body that agents receive over HTTP and tools.
 type Envelope struct {

@@ -128,6 +128,18 @@ func TestAReasonTravelsInsideOtherErrors(t *testing.T) {
 	}
 }
 
+func TestWhatWouldAllowItCanStandOnALineOfItsOwn(t *testing.T) {
+	r := &Reason{Layer: LayerEgress, Code: NotListed, What: "CONNECT evil.example:443", Why: "not in the manifest", Mend: "add it"}
+	if got := WithoutMend(r.Error(), r.Mend); got != "CONNECT evil.example:443: denied by layer egress (egress.not_listed): not in the manifest" {
+		t.Error(got)
+	}
+	for _, other := range []string{"", "add it", r.Error() + "\n" + "more"} {
+		if got := WithoutMend(other, r.Mend); got != other {
+			t.Errorf("%q became %q", other, got)
+		}
+	}
+}
+
 func FuzzReasonJSON(f *testing.F) {
 	f.Add("egress", "egress.not_listed", "a", "b", "c", "", 0)
 	f.Add("messages", "messages.invalid", "a", "b", "c", "to", 0)

@@ -229,6 +229,9 @@ func destination(s string) (Destination, *destinationFault) {
 	}
 	i := strings.LastIndexByte(s, ':')
 	if i < 0 {
+		if near := nearest(s, presets); near != "" && !strings.Contains(s, ".") {
+			return no(shown+" is neither a preset nor host:port", "did you mean "+near+"? Else write "+s+":443, with the port that is meant")
+		}
 		return no(shown+" has no port", "write "+s+":443, with the port that is meant")
 	}
 	host, portText := s[:i], s[i+1:]

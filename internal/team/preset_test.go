@@ -61,7 +61,7 @@ func TestPresetsAreValidOfflineAndExpandedWithTheirOrigin(t *testing.T) {
 	if _, err := Parse("m.yaml", []byte(strings.Replace(withPresets, "[npm]", "[{to: npm, sni: any}]", 1))); err == nil {
 		t.Error("sni with a preset is taken")
 	}
-	if _, err := Parse("m.yaml", []byte(strings.Replace(withPresets, "[npm]", "[npn]", 1))); err == nil {
-		t.Error("a word that is no preset is taken")
+	if _, err := Parse("m.yaml", []byte(strings.Replace(withPresets, "[npm]", "[npn]", 1))); err == nil || !strings.Contains(err.Error(), "did you mean npm?") {
+		t.Errorf("a word that is no preset, but like one: %v", err)
 	}
 }

@@ -85,7 +85,7 @@ func (d *Dispatcher) Admit(ctx context.Context, who Caller, name string) (*Admit
 		group := toolname.GroupOf(bare)
 		if group == "" {
 			c.Tool = &Tool{Name: "(unknown)"}
-			return nil, d.refuse(ctx, c, Refuse(deny.ToolUnknown, clip(name), "there is no such tool", "GET /v1/tools or tools/list shows which there are"))
+			return nil, d.refuse(ctx, c, Refuse(deny.ToolUnknown, clip(name), "there is no such tool", "GET /v1/tools, tools/list or `bulkhead tool list` shows which there are"))
 		}
 		c.Tool = &Tool{Name: bare, Group: group}
 	}

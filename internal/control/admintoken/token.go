@@ -29,7 +29,7 @@ const MinBytes = 64
 const MaxText = 4096
 
 // Make is how an operator makes one, for messages.
-const Make = "make one with: (umask 077; head -c 64 /dev/urandom | base64 -w 0 > FILE)"
+const Make = "to mend: make one with: (umask 077; head -c 64 /dev/urandom | base64 -w 0 > FILE)"
 
 // Hash is the SHA-256 of a token's text, in lower-case hex.
 type Hash string

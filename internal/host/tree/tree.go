@@ -93,6 +93,9 @@ func (d *Dir) rootOwned() error {
 	if err := unix.Fstat(int(d.f.Fd()), &st); err != nil {
 		return fmt.Errorf("tree: stat %s: %w", d.path, err)
 	}
+	if st.Mode&unix.S_ISVTX != 0 && st.Mode&0o022 != 0 { // meant to be everybody's, like /tmp: closing it would break the host
+		return fmt.Errorf("tree: %s has mode %04o, everybody may write there: use a place below folders that root alone can write", d.path, st.Mode&0o7777)
+	}
 	if st.Uid != 0 || st.Mode&0o022 != 0 {
 		return fmt.Errorf("tree: %s is owned by id %d with mode %04o: it must belong to root and be writable by root alone (chown root %s && chmod go-w %s)", d.path, st.Uid, st.Mode&0o7777, d.path, d.path)
 	}

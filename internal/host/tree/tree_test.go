@@ -62,8 +62,8 @@ func TestRootAmongAgentsFiles(t *testing.T) {
 			}
 		})
 		t.Run("a parent that others can write is refused", func(t *testing.T) {
-			if _, err := Open("/tmp"); err == nil {
-				t.Error("/tmp was accepted")
+			if _, err := Open("/tmp"); err == nil || strings.Contains(err.Error(), "chmod") {
+				t.Errorf("/tmp was accepted, or is to be closed: %v", err)
 			}
 		})
 		t.Run("giving a tree away changes links and not their targets", func(t *testing.T) {

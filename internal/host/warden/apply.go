@@ -69,7 +69,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 		}
 		if a.Engine == string(engine.Podman) {
 			if err := podman.Installed(a.OCI); err != nil {
-				faults = append(faults, fmt.Sprintf("agents.%s: engine podman: %v; install podman with crun or runc, or write engine: cell", a.Name, err))
+				faults = append(faults, fmt.Sprintf("agents.%s: engine podman: %v; to mend: install podman with crun or runc, or write engine: cell", a.Name, err))
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 }
 
 // markStopped turns keep into start for agents that up will start although
-// nothing in the manifest changed.
+// nothing in the manifest changed, and says which it leaves fenced.
 func (w *Warden) markStopped(name string, changes []wire.Change) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +122,12 @@ func (w *Warden) markStopped(name string, changes []wire.Change) {
 	}
 	for i := range changes {
 		c := &changes[i]
-		if c.Action == wire.ActionKeep && t.state.Agents[c.Agent].Stopped {
+		if c.Action != wire.ActionKeep {
+			continue
+		}
+		if a := t.agents[c.Agent]; a != nil && a.fence.Load() != nil {
+			c.Why = append(c.Why, "fenced, and left so")
+		} else if t.state.Agents[c.Agent].Stopped {
 			c.Action, c.Why = wire.ActionStart, append(c.Why, "stopped by `bulkhead stop`")
 		}
 	}
@@ -136,9 +141,9 @@ func checkRootfs(root string, a *team.Agent) error {
 	d, err := tree.Open(root)
 	switch {
 	case errors.Is(err, unix.ENOENT) && a.Image != "":
-		return fmt.Errorf("image %q is not in the store; bulkhead image list shows what is, bulkhead image build RECIPE makes one", a.Image)
+		return fmt.Errorf("image %q is not in the store; to mend: `bulkhead image list` shows those that are, `sudo bulkhead image build RECIPE` makes one", a.Image)
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("rootfs %s does not exist", root)
+		return fmt.Errorf("rootfs %s does not exist; to mend: name the folder of a root file system, or image: NAME", root)
 	case err != nil:
 		return err
 	}
@@ -150,7 +155,7 @@ func checkRootfs(root string, a *team.Agent) error {
 		}
 	}
 	if len(absent) > 0 {
-		return fmt.Errorf("the root file system %s lacks the mount points %s; make them (empty folders and files), or import it with `bulkhead image import`, which does", root, strings.Join(absent, " "))
+		return fmt.Errorf("the root file system %s lacks the mount points %s; to mend: make them (empty folders and files), or import it with `sudo bulkhead image import`, which does", root, strings.Join(absent, " "))
 	}
 	return nil
 }
@@ -162,22 +167,24 @@ func checkSources(a *team.Agent) []string {
 	var out []string
 	if a.Workspace != "" {
 		switch st, err := os.Stat(a.Workspace); {
+		case errors.Is(err, unix.ENOENT):
+			out = append(out, fmt.Sprintf("workspace: %s does not exist; to mend: make it, or name a folder that exists", a.Workspace))
 		case err != nil:
-			out = append(out, fmt.Sprintf("workspace: %v; name a folder that exists", err))
+			out = append(out, fmt.Sprintf("workspace: %v; to mend: name a folder that root can read", err))
 		case !st.IsDir():
-			out = append(out, fmt.Sprintf("workspace: %s is not a folder", a.Workspace))
+			out = append(out, fmt.Sprintf("workspace: %s is not a folder; to mend: name the folder that holds it", a.Workspace))
 		}
 	}
 	for i, m := range a.Mounts {
 		if err := tree.Check(m.Host); err != nil {
-			out = append(out, fmt.Sprintf("mounts[%d]: %v", i, err))
+			out = append(out, fmt.Sprintf("mounts[%d].host: %s; to mend: name a folder or file of this host, not a link, below folders that root alone can write", i, strings.TrimPrefix(err.Error(), "tree: ")))
 		}
 	}
 	if len(a.Secrets) > 0 {
-		out = append(out, "secrets: this build does not deliver secrets; remove them, and give the agent a credential file in its workspace if you must")
+		out = append(out, "secrets: this build does not deliver secrets; to mend: remove them, and give the agent a credential file in its workspace if you must")
 	}
 	if a.Knowledge != "" {
-		out = append(out, "knowledge: this build has no knowledge vaults; remove it, or mount the folder read-only under mounts")
+		out = append(out, "knowledge: this build has no knowledge vaults; to mend: remove it, or mount the folder read-only under mounts")
 	}
 	return out
 }
@@ -279,7 +286,7 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 			had.release()
 		}
 		next.agents[want.Name] = a
-		say(want.Name, "account "+a.Place.Account+", "+a.IDs.String())
+		say(want.Name, a.Place.Account+": "+a.IDs.String())
 	}
 	for name, a := range next.agents {
 		if slices.ContainsFunc(next.manifest.Agents, func(x *team.Agent) bool { return x.Name == name }) {

@@ -7,16 +7,19 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
 
+	"bulkhead/internal/client"
 	"bulkhead/internal/image"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/preset"
 	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
 )
 
 // fetcherProgram does what handles bytes of strangers, as an id that owns
@@ -68,6 +71,9 @@ USER, EXPOSE and so on) is not used, and a note says so. It needs root.`,
 				return errors.New("image build: --name, --preset and --egress are for Containerfiles: a recipe says its name, and what it lists")
 			}
 			r, err := image.ReadRecipe(args[0])
+			if errors.Is(err, fs.ErrNotExist) {
+				return badInput(err.Error(), "name a recipe (images/*/image.yaml of Bulkhead's source are some), a Containerfile, or a folder with one", err)
+			}
 			if err != nil {
 				return err
 			}
@@ -120,6 +126,9 @@ image are not used; the manifest says what runs. It logs in nowhere.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := image.CheckName(args[1]); err != nil {
 				return err
+			}
+			if _, err := image.ParseReference(args[0]); err != nil {
+				return badInput(err.Error(), "name the image by its digest, as in docker.io/library/debian@sha256:…: a tag can be moved", err)
 			}
 			b, err := builder(c, "pull", noCache)
 			if err != nil {
@@ -197,7 +206,7 @@ func importCommand(store *image.Store) *cobra.Command {
 			}
 			f, err := os.Open(args[0])
 			if err != nil {
-				return fmt.Errorf("image import: %w", err)
+				return badInput("the tar cannot be read: "+err.Error(), "name a tar of a root file system, or - for standard input", err)
 			}
 			defer func() { _ = f.Close() }()
 			return doImport(c, store, args[1], filepath.Base(args[0]), f)
@@ -252,9 +261,27 @@ func removeCommand(store *image.Store) *cobra.Command {
 		RunE: func(_ *cobra.Command, args []string) error {
 			var faults []error
 			for _, name := range args {
-				faults = append(faults, store.Remove(name))
+				faults = append(faults, remove(store, name))
 			}
 			return errors.Join(faults...)
 		},
 	}
+}
+
+// remove removes one image; the error says what to do when there is none, or it
+// is in use.
+func remove(store *image.Store, name string) error {
+	err := store.Remove(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return badInput(fmt.Sprintf("there is no image %q", name), "`bulkhead image list` shows those that there are", err)
+	case errors.Is(err, image.ErrInUse):
+		return badInput(fmt.Sprintf("something runs from image %s", name), "end what runs from it first: `sudo bulkhead down`, or give its agents another image and `sudo bulkhead up`", err)
+	}
+	return err
+}
+
+// badInput is a mistake of the command line: nothing was changed.
+func badInput(what, mend string, cause error) error {
+	return &client.Error{What: what, Mend: mend, Exit: wire.ExitBadInput, Err: cause}
 }

@@ -32,15 +32,34 @@ func FromEnvironment() (*Gateway, error) {
 	return g, nil
 }
 
+// Misuse is what the caller wrote wrong. Help is the command that shows how it is
+// written.
+type Misuse struct {
+	Err  error
+	Help string
+}
+
+func (m *Misuse) Error() string { return m.Err.Error() }
+
+// Unwrap gives the cause.
+func (m *Misuse) Unwrap() error { return m.Err }
+
 // Failure is what the gateway answered instead of what was asked.
 type Failure struct{ Envelope deny.Envelope }
 
-// Error gives the gateway's own words.
-func (f *Failure) Error() string { return f.Envelope.Message }
+// Error gives the gateway's own words; what would mend it is in the Envelope.
+func (f *Failure) Error() string {
+	return deny.WithoutMend(f.Envelope.Message, f.Envelope.PossibleFix)
+}
 
 // ExitCode is that of a command which failed for err, and says on standard error
 // what would mend it.
 func ExitCode(err error) int {
+	var m *Misuse
+	if errors.As(err, &m) {
+		fmt.Fprintf(os.Stderr, "  to mend: see `%s`\n", m.Help)
+		return wire.ExitBadInput
+	}
 	var f *Failure
 	if !errors.As(err, &f) {
 		return wire.ExitFailed

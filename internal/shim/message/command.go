@@ -21,7 +21,7 @@ import (
 	"bulkhead/internal/wire"
 )
 
-const usage = `usage: bulkhead-shim msg COMMAND, inside the runtime of an agent that has messages
+const usage = `usage: bulkhead msg COMMAND, inside the runtime of an agent that has messages
 
   send (--to AGENT | --channel CHANNEL) --type TYPE [--priority low|normal|high] [--reply-to N] [--key UUID] [--text] [BODY]
                       BODY is JSON, or plain text with --text; without it standard input is read
@@ -37,8 +37,9 @@ const usage = `usage: bulkhead-shim msg COMMAND, inside the runtime of an agent 
 Answers are JSON on standard output. Exit codes: 0 done, 1 failed (try again with the same key), 2 bad input, 4 refused.
 `
 
-// errUsage is wrapped by what the caller wrote wrong.
-var errUsage = errors.New("usage")
+func misuse(format string, args ...any) error {
+	return &ask.Misuse{Err: fmt.Errorf(format, args...), Help: "bulkhead msg --help"}
+}
 
 // Main is `bulkhead-shim msg`. It returns the exit code.
 func Main(args []string) int {
@@ -56,16 +57,7 @@ func Main(args []string) int {
 		return wire.ExitOK
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
-	return exit(err)
-}
-
-func exit(err error) int {
-	code := ask.ExitCode(err)
-	if errors.Is(err, errUsage) {
-		fmt.Fprintln(os.Stderr, "  to mend: bulkhead-shim msg --help")
-		return wire.ExitBadInput
-	}
-	return code
+	return ask.ExitCode(err)
 }
 
 func dispatch(ctx context.Context, args []string) ([]byte, error) {
@@ -74,7 +66,7 @@ func dispatch(ctx context.Context, args []string) ([]byte, error) {
 	}
 	prepare, ok := commands[args[0]]
 	if !ok {
-		return nil, fmt.Errorf("%q is not a command: %w", args[0], errUsage)
+		return nil, misuse("%q is not a command", args[0])
 	}
 	f := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	f.SetOutput(io.Discard)
@@ -82,7 +74,7 @@ func dispatch(ctx context.Context, args []string) ([]byte, error) {
 	if err := f.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
 		return nil, err
 	} else if err != nil {
-		return nil, fmt.Errorf("%s: %w: %w", args[0], err, errUsage)
+		return nil, misuse("%s: %w", args[0], err)
 	}
 	g, err := ask.FromEnvironment()
 	if err != nil {
@@ -102,7 +94,7 @@ func get(path string) func(*flag.FlagSet) action {
 	return func(*flag.FlagSet) action {
 		return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 			if len(args) > 0 {
-				return nil, fmt.Errorf("no arguments are taken: %w", errUsage)
+				return nil, misuse("no arguments are taken")
 			}
 			return g.Call(ctx, "GET", path, nil)
 		}
@@ -154,13 +146,13 @@ func body(args []string, plain bool) (json.RawMessage, error) {
 	case 1:
 		text = []byte(args[0])
 	default:
-		return nil, fmt.Errorf("the body is one argument, not %d: %w", len(args), errUsage)
+		return nil, misuse("the body is one argument, not %d", len(args))
 	}
 	if plain {
 		return json.Marshal(string(text))
 	}
 	if !json.Valid(text) {
-		return nil, fmt.Errorf("the body is not JSON; with --text it need not be: %w", errUsage)
+		return nil, misuse("the body is not JSON; with --text it need not be")
 	}
 	return text, nil
 }
@@ -179,7 +171,7 @@ func receive(f *flag.FlagSet) action {
 	at := f.Bool("ack", false, "acknowledge them at once")
 	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if len(args) > 0 {
-			return nil, fmt.Errorf("no arguments are taken: %w", errUsage)
+			return nil, misuse("no arguments are taken")
 		}
 		out, err := g.Call(ctx, "POST", "/v1/messages:receive", q)
 		if err != nil || !*at {
@@ -206,7 +198,7 @@ func receive(f *flag.FlagSet) action {
 
 func settle(ctx context.Context, g *ask.Gateway, verb string, q map[string]any, leases []string) ([]byte, error) {
 	if len(leases) == 0 {
-		return nil, fmt.Errorf("%s: which leases? %w", verb, errUsage)
+		return nil, misuse("%s: which leases?", verb)
 	}
 	out, err := g.Call(ctx, "POST", "/v1/messages:"+verb, q)
 	if err == nil {
@@ -237,7 +229,7 @@ func extend(f *flag.FlagSet) action {
 	d := f.Duration("for", 0, "how long from now")
 	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if *d <= 0 {
-			return nil, fmt.Errorf("extend: --for how long? %w", errUsage)
+			return nil, misuse("extend: --for how long?")
 		}
 		return settle(ctx, g, "extend", map[string]any{"leases": args, "duration": *d}, args)
 	}
@@ -247,7 +239,7 @@ func thread(f *flag.FlagSet) action {
 	limit, after := f.Uint64("limit", 0, "how many"), f.Uint64("after", 0, "the last sequence id of the page before")
 	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if len(args) != 2 {
-			return nil, fmt.Errorf("thread: CHANNEL and a sequence id: %w", errUsage)
+			return nil, misuse("thread: CHANNEL and a sequence id")
 		}
 		return g.Call(ctx, "GET", "/v1/channels/"+url.PathEscape(args[0])+"/threads/"+url.PathEscape(args[1])+query("limit", *limit, "after", *after), nil)
 	}
@@ -257,7 +249,7 @@ func replay(f *flag.FlagSet) action {
 	limit, from := f.Uint64("limit", 0, "how many"), f.Uint64("from", 0, "the first sequence id")
 	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
 		if len(args) != 1 {
-			return nil, fmt.Errorf("replay: which CHANNEL? %w", errUsage)
+			return nil, misuse("replay: which CHANNEL?")
 		}
 		return g.Call(ctx, "GET", "/v1/channels/"+url.PathEscape(args[0])+"/messages"+query("limit", *limit, "from", *from), nil)
 	}

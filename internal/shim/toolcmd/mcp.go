@@ -75,7 +75,7 @@ func upgrade(c net.Conn, token string) (io.Reader, error) {
 		return nil, fmt.Errorf("the agent's gateway: %w", err)
 	}
 	if !strings.HasPrefix(line, "HTTP/1.1 101 ") {
-		return nil, fmt.Errorf("the gateway answered %q to an MCP session (%s): see `bulkhead-shim tool list`", line, h.Get("Bulkhead-Denied"))
+		return nil, fmt.Errorf("the gateway answered %q to an MCP session (%s): see `bulkhead tool list`", line, h.Get("Bulkhead-Denied"))
 	}
 	early, err := b.Peek(b.Buffered())
 	if err != nil {

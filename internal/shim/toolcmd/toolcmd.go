@@ -7,7 +7,6 @@ package toolcmd
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/url"
@@ -21,7 +20,7 @@ import (
 	"bulkhead/internal/wire"
 )
 
-const usage = `usage: bulkhead-shim tool COMMAND, inside the runtime of an agent that has tools
+const usage = `usage: bulkhead tool COMMAND, inside the runtime of an agent that has tools
 
   list                 the tools that this agent may call, with the schema of their input
   call NAME [JSON|-]   call one; - reads the input from standard input
@@ -32,7 +31,9 @@ Answers are JSON on standard output. Exit codes: 0 done, 1 failed, 2 bad input, 
 // maxInput bounds what is read from standard input; the gateway refuses less.
 const maxInput = 256 << 20
 
-var errUsage = errors.New("usage")
+func misuse(format string, args ...any) error {
+	return &ask.Misuse{Err: fmt.Errorf(format, args...), Help: "bulkhead tool --help"}
+}
 
 // Main is `bulkhead-shim tool`. It returns the exit code.
 func Main(args []string) int {
@@ -48,10 +49,6 @@ func Main(args []string) int {
 		return wire.ExitOK
 	}
 	fmt.Fprintln(os.Stderr, "error:", err)
-	if errors.Is(err, errUsage) {
-		fmt.Fprintln(os.Stderr, "  to mend: bulkhead-shim tool --help")
-		return wire.ExitBadInput
-	}
 	return ask.ExitCode(err)
 }
 
@@ -74,9 +71,9 @@ func run(ctx context.Context, args []string) ([]byte, error) {
 			}
 		}
 		if !json.Valid(input) {
-			return nil, fmt.Errorf("the input is not JSON, like '{\"key\": \"a\"}': %w", errUsage)
+			return nil, misuse("the input is not JSON, like '{\"key\": \"a\"}'")
 		}
 		return g.Call(ctx, "POST", "/v1/tools/"+url.PathEscape(args[1]), input)
 	}
-	return nil, fmt.Errorf("%q is not a command, or has other words: %w", strings.Join(args, " "), errUsage)
+	return nil, misuse("%q is not a command, or has other words", strings.Join(args, " "))
 }
