@@ -260,8 +260,12 @@ func TestABodyHasTimeOfItsOwn(t *testing.T) {
 			_, _ = io.WriteString(client, said("Content-Length: 3\r\n\r\n"))
 			time.Sleep(2 * time.Second)
 			_, _ = io.WriteString(client, "abc")
-			if r, err := http.ReadResponse(in, nil); err != nil || r.StatusCode != http.StatusCreated {
-				t.Errorf("%+v, %v", r, err)
+			r, err := http.ReadResponse(in, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _ = r.Body.Close(); r.StatusCode != http.StatusCreated {
+				t.Error(r.Status)
 			}
 			time.Sleep(idleTimeout - time.Second)
 		}
