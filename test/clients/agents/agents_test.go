@@ -82,7 +82,9 @@ func asked(t *testing.T, log []request, path, tool string) {
 			final = r.Text
 		}
 	}
-	if calls != 2 || !strings.Contains(final, "curl: exit") {
+	// Once for each of the two commands, or more often: clients repeat a request by
+	// themselves (codex did once).
+	if calls < 2 || !strings.Contains(final, "curl: exit") {
 		t.Errorf("the model was asked %d times for %s; at the end it was told %q", calls, tool, final)
 	}
 }
