@@ -3,6 +3,7 @@ package threads
 import (
 	"bufio"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -49,8 +50,10 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
-func TestEveryThreadIsRead(t *testing.T) {
-	c := exec.CommandContext(t.Context(), "/proc/self/exe")
+// start starts the child; it ends when in is closed.
+func start(t *testing.T) (c *exec.Cmd, in io.Closer, filtered string) {
+	t.Helper()
+	c = exec.CommandContext(t.Context(), "/proc/self/exe")
 	c.Env = []string{"FILTERED_CHILD=1"}
 	in, err := c.StdinPipe()
 	if err != nil {
@@ -67,6 +70,11 @@ func TestEveryThreadIsRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return c, in, strings.TrimSpace(line)
+}
+
+func TestEveryThreadIsRead(t *testing.T) {
+	c, in, id := start(t)
 	for range 20 { // reading harms nothing: it can be done again
 		threads, err := Of(c.Process.Pid)
 		if err != nil {
@@ -74,7 +82,7 @@ func TestEveryThreadIsRead(t *testing.T) {
 		}
 		filtered := 0
 		for _, th := range threads {
-			if fmt.Sprint(th.ID) == strings.TrimSpace(line) {
+			if fmt.Sprint(th.ID) == id {
 				filtered++
 				if len(th.Filters) != 1 {
 					t.Fatalf("%d filters", len(th.Filters))
@@ -113,22 +121,7 @@ func TestEveryThreadIsRead(t *testing.T) {
 // its threads died under the eyes of a reader.
 func TestWhatDiesWhileItIsReadCanBeWaitedFor(t *testing.T) {
 	for range 40 {
-		c := exec.CommandContext(t.Context(), "/proc/self/exe")
-		c.Env = []string{"FILTERED_CHILD=1"}
-		in, err := c.StdinPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := c.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := c.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-			t.Fatal(err)
-		}
+		c, in, _ := start(t)
 		var readers sync.WaitGroup
 		readers.Go(func() {
 			for {
