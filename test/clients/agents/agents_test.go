@@ -82,9 +82,7 @@ func asked(t *testing.T, log []request, path, tool string) {
 			final = r.Text
 		}
 	}
-	// Once for each of the two commands, or more often: clients repeat a request by
-	// themselves (codex did once).
-	if calls < 2 || !strings.Contains(final, "curl: exit") {
+	if calls != 2 || !strings.Contains(final, "curl: exit") {
 		t.Errorf("the model was asked %d times for %s; at the end it was told %q", calls, tool, final)
 	}
 }
