@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -30,6 +31,10 @@ const (
 	// stopPatience is how long a thread may take to stop: one in an
 	// uninterruptible sleep does not.
 	stopPatience = 2 * time.Second
+	// turnPatience is how long another reader may have a thread: a thread has
+	// one tracer at a time, and the warden reads after each change while its
+	// operator asks too.
+	turnPatience = 5 * time.Second
 )
 
 // ErrGone says that the process ended meanwhile.
@@ -104,8 +109,8 @@ func list(pid int) ([]int, error) {
 // filtersOf stops one thread, copies its filters and lets it go on. The caller
 // keeps to one thread of its own.
 func filtersOf(id int) (out []filter.Program, err error) {
-	if err := ptrace(unix.PTRACE_SEIZE, id, 0, nil); err != nil {
-		return nil, fmt.Errorf("attach: %w", err)
+	if err := attach(id); err != nil {
+		return nil, err
 	}
 	defer func() {
 		// One that has ended cannot be; it is let go of with this thread.
@@ -133,6 +138,40 @@ func filtersOf(id int) (out []filter.Program, err error) {
 		out = append(out, p)
 	}
 	return nil, fmt.Errorf("it has more than %d filters", maxFilters)
+}
+
+// attach waits for its turn when another tracer has the thread.
+func attach(id int) error {
+	for end := time.Now().Add(turnPatience); ; {
+		err := ptrace(unix.PTRACE_SEIZE, id, 0, nil)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EPERM):
+			return fmt.Errorf("attach: %w", err)
+		case ended(id):
+			// What waits to be reaped is refused with the same number.
+			return unix.ESRCH
+		case time.Now().After(end):
+			return fmt.Errorf("attach: %w (traced by thread %s)", err, tracer(id))
+		default:
+			time.Sleep(50 * time.Microsecond)
+		}
+	}
+}
+
+// tracer names the thread that traces another one; "0" is nobody.
+func tracer(id int) string {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", id)) // #nosec G304 -- procfs
+	if err != nil {
+		return "unknown"
+	}
+	for line := range strings.Lines(string(raw)) {
+		if after, ok := strings.CutPrefix(line, "TracerPid:"); ok {
+			return strings.TrimSpace(after)
+		}
+	}
+	return "unknown"
 }
 
 func awaitStop(id int) error {

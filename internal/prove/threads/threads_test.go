@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -114,6 +115,34 @@ func TestEveryThreadIsRead(t *testing.T) {
 	}
 	if _, err := Of(c.Process.Pid); err == nil {
 		t.Error("a process that has ended has threads")
+	}
+}
+
+// A thread has one tracer at a time: the warden's check and an operator's
+// prove, at once, wait for each other.
+func TestReadersTakeTurns(t *testing.T) {
+	c, in, id := start(t)
+	var readers sync.WaitGroup
+	for range 4 {
+		readers.Go(func() {
+			for range 50 {
+				threads, err := Of(c.Process.Pid)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if !slices.ContainsFunc(threads, func(th Thread) bool {
+					return fmt.Sprint(th.ID) == id && len(th.Filters) == 1
+				}) {
+					t.Errorf("the filtered thread is not among %d", len(threads))
+				}
+			}
+		})
+	}
+	readers.Wait()
+	_ = in.Close()
+	if err := c.Wait(); err != nil {
+		t.Errorf("the process that was read ends with %v", err)
 	}
 }
 
