@@ -83,7 +83,7 @@ account, namespaces and list of destinations; everything else is denied.
 	f.StringVar(&a.socket, "socket", a.host.WardenSocket(), "the warden's socket")
 	root.CompletionOptions.DisableDefaultCmd = true
 	root.AddCommand(
-		newInitCommand(a), newPlanCommand(a), newUpCommand(a), newStatusCommand(a), newExecCommand(a),
+		newInitCommand(a), newPlanCommand(a), newUpCommand(a), newStatusCommand(a), newExecCommand(a), newAttachCommand(a),
 		newRunCommand(a), newLogsCommand(a), newRestartCommand(a), newStopCommand(a), newPanicCommand(a), newReleaseCommand(a), newDownCommand(a),
 		newForwardCommand(a), newWorkspaceCommand(a), newAllowCommand(a), newRevokeCommand(a), newTokenCommand(a), newAuditCommand(a), newMessagesCommand(a), newDeadLettersCommand(a), newMetricsCommand(a), newWatchCommand(a), newDenialsCommand(a), newWhyCommand(a), newEgressCommand(a),
 		newVerifyCommand(a), newProveCommand(a), newEvidenceCommand(a), newDoctorCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),

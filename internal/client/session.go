@@ -29,7 +29,11 @@ type Session struct {
 	stdin  *os.File // without: the write end
 	stdout *os.File
 	stderr *os.File
+	keys   *detachKeys // nil: nothing that is typed ends the session
 }
+
+// ErrDetached says that the operator left what goes on.
+var ErrDetached = errors.New("client: detached")
 
 // Start asks for a process (wire.VerbExec with an AgentExec, wire.VerbRun with
 // a RunRequest) and returns once it runs. The caller runs [Session.Run].
@@ -66,6 +70,12 @@ func (c *Client) Start(ctx context.Context, verb string, body any, terminal bool
 		s.stdin, s.stdout, s.stderr = files[0], files[1], files[2]
 	}
 	return s, nil
+}
+
+// LeaveOn makes the two bytes, typed one after the other, end the session with
+// [ErrDetached]. It is called before [Session.Run].
+func (s *Session) LeaveOn(first, second byte) {
+	s.keys = &detachKeys{first: first, second: second}
 }
 
 // Resize tells the size of the operator's terminal.
@@ -116,6 +126,9 @@ func (s *Session) Run(ctx context.Context, in *os.File, out, errout io.Writer) (
 	}
 	output.Wait()
 	closeAll(outputs)
+	if s.keys.typed() {
+		return exited, ErrDetached
+	}
 	if err != nil {
 		return exited, s.client.lost(ctx, s.verb, err)
 	}
@@ -138,7 +151,9 @@ func (s *Session) input(in, into *os.File) (end func(), err error) {
 	}
 	var feeding sync.WaitGroup
 	feeding.Go(func() {
-		feed(in, wakeR, into)
+		if feed(in, wakeR, into, s.keys) {
+			_ = s.conn.Unix().SetDeadline(time.Now()) // which ends wait
+		}
 		if s.stdin != nil {
 			_ = s.stdin.Close()
 		}
@@ -166,14 +181,14 @@ func (s *Session) wait() (wire.ExecExited, error) {
 	}
 }
 
-// feed copies in to the process until in ends, the process takes no more, or
-// wake is closed at its other side. It never changes in's mode, which the
-// operator's shell shares.
-func feed(in, wake, to *os.File) {
+// feed copies in to the process until in ends, the process takes no more, wake
+// is closed at its other side, or the keys are typed, which it says. It never
+// changes in's mode, which the operator's shell shares.
+func feed(in, wake, to *os.File, keys *detachKeys) (left bool) {
 	from, ok := number(in)
 	until, ok2 := number(wake)
 	if !ok || !ok2 {
-		return
+		return false
 	}
 	buf := make([]byte, 32<<10)
 	for {
@@ -182,20 +197,21 @@ func feed(in, wake, to *os.File) {
 			if errors.Is(err, unix.EINTR) {
 				continue
 			}
-			return
+			return false
 		}
 		if fds[1].Revents != 0 {
-			return
+			return false
 		}
 		n, err := unix.Read(int(from), buf)
 		switch {
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			continue
 		case err != nil || n <= 0:
-			return
+			return false
 		}
-		if _, err := to.Write(buf[:n]); err != nil {
-			return
+		b, left := keys.pass(buf[:n])
+		if _, err := to.Write(b); err != nil || left {
+			return left
 		}
 	}
 }

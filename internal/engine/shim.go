@@ -24,6 +24,9 @@ type ShimConfig struct {
 	Mode    ShimMode `json:"mode"`
 	Command []string `json:"command,omitempty"`
 	Dir     string   `json:"dir,omitempty"`
+	// Terminal gives the command a terminal, to which operators attach. A command
+	// that a session is attached to has one always.
+	Terminal bool `json:"terminal,omitempty"`
 
 	// Listeners are opened on the container's loopback and handed to the
 	// gateway behind GatewaySocket, with Token. None: nothing is handed over.

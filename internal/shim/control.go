@@ -33,8 +33,8 @@ func (s *shim) serve(ctx context.Context) {
 	}
 }
 
-// connection answers requests until the peer closes. An exec takes the
-// connection over.
+// connection answers requests until the peer closes. An exec or an attach takes
+// the connection over.
 func (s *shim) connection(c *net.UnixConn) {
 	conn := wire.New(c)
 	defer func() { _ = conn.Close() }()
@@ -53,15 +53,21 @@ func (s *shim) connection(c *net.UnixConn) {
 		if err != nil {
 			return
 		}
-		if m.Verb == wire.VerbExec {
-			if err := s.exec(conn, m, files); err != nil {
+		switch m.Verb { // these two take the connection over
+		case wire.VerbExec:
+			err = s.exec(conn, m, files)
+		case wire.VerbAttach:
+			err = s.attach(conn, m, files)
+		default:
+			if err := s.answer(conn, m, files); err != nil {
 				fail(conn, m.ID, err)
 			}
-			return
+			continue
 		}
-		if err := s.answer(conn, m, files); err != nil {
+		if err != nil {
 			fail(conn, m.ID, err)
 		}
+		return
 	}
 }
 
@@ -76,6 +82,10 @@ func fail(conn *wire.Conn, id uint64, err error) {
 	var failed *execError
 	if errors.As(err, &failed) {
 		f.Exit, f.Mend = lookpath.ExitStatus(err), "name a program that is in the container's image"
+	}
+	var refused *refusedAttach
+	if errors.As(err, &refused) {
+		f.Mend = refused.mend
 	}
 	_ = conn.Send(id, wire.VerbError, f)
 }
@@ -111,7 +121,7 @@ func (s *shim) state() wire.ShimState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.command != nil {
-		st.PID = s.command.Process.Pid
+		st.PID = s.command.pid
 	} else if s.cfg.Mode != engine.ShimSession && st.Waiting == "" {
 		st.Waiting = "the command does not run"
 	}

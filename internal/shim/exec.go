@@ -190,24 +190,13 @@ func (x *session) pipes() error {
 	return nil
 }
 
-// terminal makes a pair on the container's own devpts. The slave is opened
-// through the master, so no path decides which one it is (ioctl_tty(2)).
+// terminal gives the process a terminal of the container's own devpts.
 func (x *session) terminal(rows, cols uint16) error {
-	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	master, tty, err := openTerminal(0)
 	if err != nil {
-		return fmt.Errorf("exec: open a terminal: %w", err)
+		return err
 	}
-	master := os.NewFile(uintptr(fd), "terminal") // #nosec G115 -- a descriptor
-	x.master, x.given = master, []*os.File{master}
-	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
-		return fmt.Errorf("exec: unlock the terminal: %w", err)
-	}
-	slave, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC) // #nosec G115 -- a descriptor
-	if e != 0 {
-		return fmt.Errorf("exec: open the terminal's other end: %w", e)
-	}
-	tty := os.NewFile(slave, "tty")
-	x.inside = []*os.File{tty}
+	x.master, x.given, x.inside = master, []*os.File{master}, []*os.File{tty}
 	if rows > 0 && cols > 0 {
 		if err := setSize(master, rows, cols); err != nil {
 			return err
@@ -218,17 +207,35 @@ func (x *session) terminal(rows, cols uint16) error {
 	return nil
 }
 
+// openTerminal makes a pair on the container's own devpts, the master with more
+// flags. The slave is opened through the master, so no path decides which one it
+// is (ioctl_tty(2)).
+func openTerminal(flags int) (master, tty *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|flags, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open a terminal: %w", err)
+	}
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("unlock the terminal: %w", err), unix.Close(fd))
+	}
+	slave, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC) // #nosec G115 -- a descriptor
+	if e != 0 {
+		return nil, nil, errors.Join(fmt.Errorf("open the terminal's other end: %w", e), unix.Close(fd))
+	}
+	return os.NewFile(uintptr(fd), "terminal"), os.NewFile(slave, "tty"), nil // #nosec G115 -- descriptors
+}
+
 func setSize(f *os.File, rows, cols uint16) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
-		return fmt.Errorf("exec: terminal size: %w", err)
+		return fmt.Errorf("terminal size: %w", err)
 	}
 	var serr error
 	err = raw.Control(func(fd uintptr) {
 		serr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: rows, Col: cols}) // #nosec G115 -- a descriptor
 	})
 	if err = errors.Join(err, serr); err != nil {
-		return fmt.Errorf("exec: terminal size: %w", err)
+		return fmt.Errorf("terminal size: %w", err)
 	}
 	return nil
 }

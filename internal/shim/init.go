@@ -13,7 +13,8 @@
 //     command's exit code, which ends everything in the container;
 //   - serves the shim protocol (wire.ShimProtocol) on its control listener:
 //     processes with a fresh terminal of the container's own devpts, or with
-//     pipes that it makes itself. No descriptor of an operator ever comes in.
+//     pipes that it makes itself, and the terminal of the command, when it has
+//     one, to which operators attach. No descriptor of an operator ever comes in.
 //
 // What it does not keep: anything against its own command. Both have the same
 // user id, and the kernel's walls stand around the two together.
@@ -43,6 +44,7 @@ import (
 	"bulkhead/internal/reap"
 	"bulkhead/internal/shim/message"
 	"bulkhead/internal/tooltoken"
+	"bulkhead/internal/wire"
 )
 
 // Descriptors of a shim at its start.
@@ -65,7 +67,7 @@ type shim struct {
 	handover *handover // nil without listeners
 
 	mu      sync.Mutex
-	command *exec.Cmd // nil: not started (session), or ended
+	command *running // nil: not started (session), or ended
 	stopped bool
 	ended   chan struct{} // closed when code is set
 	code    int
@@ -206,7 +208,10 @@ func (s *shim) run() int {
 		s.wg.Go(func() { message.NewPusher(s.cfg.GatewaySocket, tooltoken.Of(s.cfg.Token), *p).Run(ctx) })
 	}
 	if s.cfg.Mode != engine.ShimSession {
-		if err := s.start(); err != nil {
+		s.mu.Lock()
+		err := s.start(s.env, s.cfg.Terminal)
+		s.mu.Unlock()
+		if err != nil {
 			fmt.Fprintln(os.Stderr, "bulkhead shim:", err)
 			return 127
 		}
@@ -231,37 +236,80 @@ func (s *shim) end(code int) {
 	})
 }
 
-// start runs the command.
-func (s *shim) start() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	path, err := lookpath.Find(s.cfg.Command[0], s.env)
+// running is the container's command while it runs.
+type running struct {
+	cmd     *exec.Cmd
+	pid     int
+	console *console      // nil without a terminal
+	ended   chan struct{} // closed when exit is set
+	exit    wire.ExecExited
+}
+
+// start runs the command. The caller holds the lock.
+func (s *shim) start(env []string, terminal bool) error {
+	path, err := lookpath.Find(s.cfg.Command[0], env)
 	if err != nil {
-		return err
+		return &execError{err}
 	}
 	cmd := &exec.Cmd{
-		Path: path, Args: s.cfg.Command, Env: s.env, Dir: s.cfg.Dir, Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: s.passed,
+		Path: path, Args: s.cfg.Command, Env: env, Dir: s.cfg.Dir, Stdout: os.Stdout, Stderr: os.Stderr, ExtraFiles: s.passed,
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
 	}
-	if err := s.orphans.Spawn(func() (int, error) {
+	run := &running{cmd: cmd, ended: make(chan struct{})}
+	var tty *os.File
+	if terminal {
+		master, slave, err := openTerminal(unix.O_NONBLOCK)
+		if err != nil {
+			return err
+		}
+		// What some programs fail without: a size. This is what terminals began with.
+		if err := setSize(master, 24, 80); err != nil {
+			return errors.Join(err, master.Close(), slave.Close())
+		}
+		run.console, tty = newConsole(master, os.Stdout), slave
+		cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.SysProcAttr.Setctty = tty, tty, tty, true
+	}
+	err = s.orphans.Spawn(func() (int, error) {
 		if err := cmd.Start(); err != nil {
-			return 0, fmt.Errorf("start %s: %w", path, err)
+			return 0, &execError{fmt.Errorf("start %s: %w", path, err)}
 		}
 		return cmd.Process.Pid, nil
-	}); err != nil {
+	})
+	if tty != nil {
+		_ = tty.Close()
+	}
+	if err != nil {
+		if run.console != nil {
+			_ = run.console.master.Close()
+		}
 		return err
 	}
-	s.command = cmd
-	s.wg.Go(func() {
-		_ = cmd.Wait() // the state says more than the error
-		s.orphans.Gone(cmd.Process.Pid)
-		s.mu.Lock()
-		s.command = nil
-		s.mu.Unlock()
-		code, _ := exitOf(cmd.ProcessState)
-		s.end(code)
-	})
+	run.pid = cmd.Process.Pid
+	s.command = run
+	if run.console != nil {
+		s.wg.Go(run.console.pump)
+	}
+	s.wg.Go(func() { s.await(run) })
 	return nil
+}
+
+// await ends the container with its command. A session outlives it, and may
+// start it again.
+func (s *shim) await(run *running) {
+	_ = run.cmd.Wait() // the state says more than the error
+	s.orphans.Gone(run.pid)
+	run.exit.Code, run.exit.Signal = exitOf(run.cmd.ProcessState)
+	close(run.ended)
+	if run.console != nil {
+		run.console.finish()
+	}
+	s.mu.Lock()
+	s.command = nil
+	over := s.stopped || s.cfg.Mode != engine.ShimSession
+	s.mu.Unlock()
+	if over {
+		s.end(run.exit.Code)
+	}
 }
 
 // exitOf gives a shell's exit code, and the signal's name.
@@ -276,14 +324,18 @@ func exitOf(st *os.ProcessState) (int, string) {
 // session has no command; its shim ends at once.
 func (s *shim) stop(sig syscall.Signal, grace time.Duration) {
 	s.mu.Lock()
-	cmd := s.command
+	run := s.command
 	s.stopped = true
 	s.mu.Unlock()
-	if cmd == nil {
+	if run == nil {
 		s.end(0)
 		return
 	}
-	_ = cmd.Process.Signal(sig) // it may just have ended
+	_ = run.cmd.Process.Signal(sig) // it may just have ended
+	if run.console != nil {
+		// A shell at a terminal ignores SIGTERM, and ends when the terminal goes.
+		_ = unix.Kill(-run.pid, unix.SIGHUP)
+	}
 	if grace <= 0 {
 		return
 	}
@@ -292,7 +344,7 @@ func (s *shim) stop(sig syscall.Signal, grace time.Duration) {
 	select {
 	case <-s.ended:
 	case <-t.C:
-		_ = cmd.Process.Kill()
+		_ = run.cmd.Process.Kill()
 		<-s.ended
 	}
 }

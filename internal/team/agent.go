@@ -28,6 +28,7 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	}
 	r.root(e, f, a)
 	a.Mode = Mode(r.choice(f["mode"], modes...))
+	a.Terminal = r.choice(f["terminal"], truths...) == "true"
 	a.Engine = r.choice(f["engine"], engines...)
 	a.OCI = r.choice(f["ociRuntime"], ociRuntimes...)
 	a.Command = r.command(f["command"])
@@ -57,6 +58,9 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	r.checkTools(toolsAt, a)
 	if l := a.Limits.WithDefaults(); l.Inodes > l.DiskBytes/minBytesPerInode {
 		r.fault(f["limits"], "write fewer inodes, or a larger disk: one inode needs at least 1Ki", "%d inodes do not fit on a disk of %d bytes", l.Inodes, l.DiskBytes)
+	}
+	if f["terminal"].node != nil && !a.Terminal && a.Mode == ModeSession {
+		r.fault(f["terminal"], "remove the line", "a session's command has a terminal always: `bulkhead attach` starts it")
 	}
 	if a.Engine == "cell" && a.OCI != "" {
 		r.fault(f["ociRuntime"], "remove it, or write engine: podman", "the cell engine uses no OCI runtime")

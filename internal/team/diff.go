@@ -146,6 +146,7 @@ func restarts(old, new *Agent) []string {
 	// Values of variables may be private: names only.
 	why = append(why, mapDiff("env", old.Env, new.Env)...)
 	one("mode", string(old.Mode), string(new.Mode))
+	one("terminal", strconv.FormatBool(old.Terminal), strconv.FormatBool(new.Terminal))
 	one("workspace", old.Workspace, new.Workspace)
 	why = append(why, setDiff("mounts", mounted(old.Mounts), mounted(new.Mounts))...)
 	why = append(why, setDiff("ports", numbers(old.Ports), numbers(new.Ports))...)

@@ -10,7 +10,7 @@ var (
 	upstreamKeys = []string{"url", "credentialsFile", "except"}
 	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress", "tools"}
 	agentKeys    = []string{
-		"role", "image", "rootfs", "command", "env", "mode", "workspace", "mounts", "ports", "egress", "hosts",
+		"role", "image", "rootfs", "command", "env", "mode", "terminal", "workspace", "mounts", "ports", "egress", "hosts",
 		"channels", "messages", "secrets", "knowledge", "limits", "engine", "ociRuntime", "tools",
 	}
 	topicKeys  = []string{"publish", "read", "storage"}

@@ -56,6 +56,7 @@ type Agent struct {
 	Command   []string
 	Env       map[string]string
 	Mode      Mode
+	Terminal  bool   `json:",omitempty"` // its command has a terminal, to which operators attach
 	Workspace string // absolute host path of a folder to import; empty: an empty workspace
 	Mounts    []Mount
 	Ports     []uint16

@@ -25,6 +25,7 @@ func rendered(m *Manifest) []byte {
 		set("rootfs", a.Rootfs, a.Rootfs != "")
 		set("command", a.Command, len(a.Command) > 0)
 		set("env", a.Env, len(a.Env) > 0)
+		set("terminal", a.Terminal, a.Terminal)
 		set("workspace", a.Workspace, a.Workspace != "")
 		set("knowledge", a.Knowledge, a.Knowledge != "")
 		set("ports", a.Ports, len(a.Ports) > 0)

@@ -73,6 +73,7 @@ type (
 		Command   []scalar             `json:"command,omitempty" jsonschema:"description=The program and its words; needed unless the mode is session,minItems=1"`
 		Env       map[string]scalar    `json:"env,omitempty" jsonschema:"description=Plain variables; never secrets"`
 		Mode      string               `json:"mode,omitempty" jsonschema:"enum=service,enum=session,enum=task,default=service"`
+		Terminal  bool                 `json:"terminal,omitempty" jsonschema:"default=false,description=Its command has a terminal that operators attach to; a session's always has"`
 		Workspace string               `json:"workspace,omitempty" jsonschema:"description=A folder to begin with; relative to the manifest"`
 		Mounts    []docMount           `json:"mounts,omitempty" jsonschema:"description=Read-only folders or files of the host"`
 		Ports     []port               `json:"ports,omitempty" jsonschema:"description=TCP ports that the agent listens on"`

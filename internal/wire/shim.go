@@ -19,7 +19,15 @@ const (
 	// shim relays; without, stdin's read end and the write ends. "started" then
 	// has no descriptors.
 	VerbExec = "exec"
-	// VerbResize changes the terminal of an exec on the same connection.
+	// VerbAttach joins the terminal of the container's command; in a session it
+	// starts that command when it does not run. Request [AttachRequest]; first
+	// answer "started" [ExecStarted] with one socket, for what is seen and what is
+	// typed; to a shim that is Relayed the other end of it comes with the request.
+	// Last answer "exited" [ExecExited] when the command ends. Closing the
+	// connection before that leaves the command as it is.
+	VerbAttach = "attach"
+	// VerbResize changes the terminal of an exec or an attach on the same
+	// connection.
 	VerbResize = "resize"
 	// VerbSignal sends a signal to the exec on the same connection.
 	VerbSignal = "signal"
@@ -54,6 +62,14 @@ type ExecRequest struct {
 	Terminal bool     `json:"terminal,omitempty"`
 	Rows     uint16   `json:"rows,omitempty"`
 	Cols     uint16   `json:"cols,omitempty"`
+}
+
+// AttachRequest is the terminal of an operator. Env is added to the container's
+// when the command is started by it.
+type AttachRequest struct {
+	Env  []string `json:"env,omitempty"`
+	Rows uint16   `json:"rows,omitempty"`
+	Cols uint16   `json:"cols,omitempty"`
 }
 
 // ExecStarted is the first answer; PID is inside the container.

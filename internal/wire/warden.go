@@ -33,6 +33,7 @@ const (
 	VerbUnfence   = "unfence"   // [AgentRequest] -> [StatusResult]
 	VerbShutdown  = "shutdown"  // the warden ends; agents go on
 	// VerbExec -> as in the shim protocol; its body here is [AgentExec].
+	// VerbAttach -> as in the shim protocol; its body here is [AgentAttach].
 
 	VerbProgress = "progress" // [Progress]
 	VerbEvent    = "event"    // record.Record, unasked
@@ -103,6 +104,13 @@ type AgentExec struct {
 	Agent     string      `json:"agent"`
 	Container string      `json:"container,omitempty"` // "runtime" by default
 	Exec      ExecRequest `json:"exec"`
+}
+
+// AgentAttach is VerbAttach towards the warden.
+type AgentAttach struct {
+	Team   string        `json:"team"`
+	Agent  string        `json:"agent"`
+	Attach AttachRequest `json:"attach"`
 }
 
 // RunRequest starts a one-off container with an agent's runtime profile, but

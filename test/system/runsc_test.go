@@ -23,7 +23,7 @@ func runscHost(t *testing.T, f func(t *testing.T, c stage.CLI)) {
 		stage.Sh(t, "touch /usr/local/bin/runsc; chmod 755 /usr/local/bin/runsc; mount --bind "+tool+" /usr/local/bin/runsc")
 		c := host(t, bin)
 		// The sandbox's own kernel takes memory and threads of the agent's.
-		manifest := strings.Replace(mixed("    ociRuntime: runsc\n    ports: [8081]\n"), "memory: 256Mi, cpu: 1, pids: 64", "memory: 512Mi, cpu: 2, pids: 256", 1)
+		manifest := strings.Replace(mixed("    ociRuntime: runsc\n    terminal: true\n    ports: [8081]\n"), "memory: 256Mi, cpu: 1, pids: 64", "memory: 512Mi, cpu: 2, pids: 256", 1)
 		write(t, c.Dir, manifest)
 		f(t, c)
 	})
@@ -87,6 +87,13 @@ func TestRuntimeUnderGVisorWorksAndLeavesNothing(t *testing.T) {
 			got := stage.Sh(t, "cd "+c.Dir+"; PATH="+c.Bin+":$PATH; "+
 				`script -qec "stty rows 31 cols 91; bulkhead exec writer -- sh -c 'stty size; tty; exit 5'" /dev/null </dev/null || echo "exit $?"`)
 			if !strings.Contains(got, "31 91") || !strings.Contains(got, "/dev/pts/") || !strings.Contains(got, "exit 5") {
+				t.Errorf("%q", got)
+			}
+		})
+		t.Run("the command's terminal", func(t *testing.T) {
+			// The terminal shows what is typed, also while nobody reads it.
+			got := stage.Sh(t, "cd "+c.Dir+"; PATH=$PATH:"+c.Bin+shellOfAttach+`join a writer; type a typed; seen a typed; leave a`)
+			if !strings.Contains(got, "typed") || !strings.Contains(got, "goes on") || !strings.Contains(got, "exit 0") {
 				t.Errorf("%q", got)
 			}
 		})

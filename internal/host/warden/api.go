@@ -156,6 +156,8 @@ func (c *call) dispatch(verb string) error {
 		return c.watch()
 	case wire.VerbExec:
 		return c.exec()
+	case wire.VerbAttach:
+		return c.attach()
 	case wire.VerbRun:
 		return c.run()
 	case wire.VerbVerify:

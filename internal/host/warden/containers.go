@@ -98,7 +98,7 @@ func (a *agentRun) startRuntime(ctx context.Context) error {
 	}
 	shim := &engine.ShimConfig{
 		Version: engine.SpecVersion, Build: a.run.Build, Mode: engine.ShimMode(a.Want.Mode), Command: spec.Command, Dir: spec.Dir,
-		Ports:     a.Want.Ports,
+		Terminal: a.Want.Terminal, Ports: a.Want.Ports,
 		Listeners: staticListeners(&a.Agent), GatewaySocket: insideGateway + "/gateway.sock", Token: a.run.Token,
 	}
 	if a.Messages || a.Want.Tools != nil {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -43,26 +44,46 @@ func (c *call) exec() error {
 	if len(req.Exec.Argv) == 0 {
 		return badInput("no command", "bulkhead exec "+req.Agent+" -- COMMAND")
 	}
-	shim, err := dialWire(c.ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
-	if err != nil {
-		return &fault{wire.Failure{
-			Message: fmt.Sprintf("the %s of agent %s does not run: %v", container, req.Agent, err), Exit: wire.ExitFailed,
-			Mend: "look at bulkhead status, then bulkhead restart " + req.Agent,
-		}}
+	return c.carry(a, container, wire.VerbExec, req.Exec, req.Exec.Terminal)
+}
+
+// attach passes an operator to the terminal of the agent's command.
+func (c *call) attach() error {
+	var req wire.AgentAttach
+	if err := json.Unmarshal(c.body, &req); err != nil {
+		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
 	}
-	defer func() { _ = shim.Close() }()
-	inside, outside, err := a.stdioFor(container, req.Exec.Terminal)
+	a, err := c.w.agent(req.Team, req.Agent)
 	if err != nil {
 		return err
 	}
-	defer closeFiles(outside)
-	err = shim.Send(1, wire.VerbExec, req.Exec, inside...)
+	if err := a.fencedFault(); err != nil {
+		return err
+	}
+	return c.carry(a, runtimeName, wire.VerbAttach, req.Attach, true)
+}
+
+// carry passes a request to the shim of a container, and everything between the
+// two until one of them leaves.
+func (c *call) carry(a *agentRun, container, verb string, body any, terminal bool) error {
+	name := a.Want.Name
+	shim, err := dialWire(c.ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
+	if err != nil {
+		return notRunning(container, name, err)
+	}
+	defer func() { _ = shim.Close() }()
+	inside, outside, err := a.stdioFor(container, terminal)
+	if err != nil {
+		return err
+	}
+	defer func() { closeFiles(outside) }()
+	err = shim.Send(1, verb, body, inside...)
 	closeFiles(inside)
 	if err != nil {
 		return err
 	}
 	// What the operator sends later (resize, signal) goes to the shim; when
-	// the operator leaves, closing the shim's connection ends the process.
+	// the operator leaves, the shim's connection is closed.
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -87,7 +108,7 @@ func (c *call) exec() error {
 		if err != nil {
 			// Said before the connection is closed below.
 			c.fail(&fault{wire.Failure{
-				Message: fmt.Sprintf("the %s of agent %s ended while the command ran, and the command with it", container, req.Agent),
+				Message: fmt.Sprintf("the %s of agent %s ended while the command ran, and the command with it", container, name),
 				Mend:    "look at bulkhead status; the command may have been half done", Exit: wire.ExitFailed,
 			}})
 			return nil
@@ -101,6 +122,19 @@ func (c *call) exec() error {
 			return nil // the operator has the answer, or has left
 		}
 	}
+}
+
+// notRunning is the answer to who wants something of a container that is not
+// there. What a socket's absence is called helps nobody who stopped the agent.
+func notRunning(container, agent string, err error) error {
+	why := ""
+	if !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ECONNREFUSED) {
+		why = ": " + err.Error()
+	}
+	return &fault{wire.Failure{
+		Message: fmt.Sprintf("the %s of agent %s does not run%s", container, agent, why), Exit: wire.ExitFailed,
+		Mend: "look at bulkhead status, then bulkhead restart " + agent,
+	}}
 }
 
 // run starts a one-off container with the agent's runtime profile.

@@ -32,12 +32,7 @@ func (c *call) forward() error {
 		}
 		return badInput(fmt.Sprintf("port %d of agent %s is not listed", req.Port, name), mend)
 	}
-	down := func(err error) error {
-		return &fault{wire.Failure{
-			Message: fmt.Sprintf("the runtime of agent %s does not run: %v", name, err), Exit: wire.ExitFailed,
-			Mend: "look at bulkhead status, then bulkhead restart " + name,
-		}}
-	}
+	down := func(err error) error { return notRunning(runtimeName, name, err) }
 	shim, err := dialWire(c.ctx, a.Place.ShimSocket(runtimeName), wire.ShimProtocol, wire.ShimVersion)
 	if err != nil {
 		return down(err)
