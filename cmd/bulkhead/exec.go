@@ -20,6 +20,8 @@ import (
 type ttyFlag struct{ value bool }
 
 func (f *ttyFlag) register(c *cobra.Command) {
+	// Input is passed on always; -i is there for hands that type -it.
+	c.Flags().BoolP("interactive", "i", true, "pass input on (always so)")
 	c.Flags().BoolVarP(&f.value, "tty", "t", false, "give it a terminal (default: when this is one)")
 }
 

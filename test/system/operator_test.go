@@ -33,8 +33,8 @@ func TestAnOperatorWorksInsideAnAgent(t *testing.T) {
 				[]string{"24 80"},
 			},
 			{
-				"what is typed arrives",
-				`(sleep 0.3; echo 'echo typed-$((1+1)); exit 6') | script -qec "bulkhead exec writer -- sh" /dev/null; echo "exit $?"`,
+				"what is typed arrives, by the flags of elsewhere",
+				`(sleep 0.3; echo 'echo typed-$((1+1)); exit 6') | script -qec "bulkhead exec -it writer -- sh" /dev/null; echo "exit $?"`,
 				[]string{"typed-2", "exit 6"},
 			},
 			{
