@@ -25,7 +25,7 @@ func newDenialsCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "denials [AGENT...]",
 		Short: "Show what was refused, why, and what would allow it",
-		Long: `Show what agents were refused: each destination once, with a count. The gateway's
+		Long: `Show what agents were refused: each destination, message and tool once, with a count. The gateway's
 and the adapter's records say what was asked; the warden's pin server and the counters of nftables are
 witnesses that no agent can reach. The warden's counters begin with its own start.`,
 		Example: `  sudo bulkhead denials
@@ -156,7 +156,7 @@ func readDenials(files []*os.File, from time.Time, by string) (map[string]*denia
 		if by == "adapter" && l.Stream == "" {
 			l.Stream = "stdout" // its log has no streams
 		}
-		if r, ok := recordOf(l); ok && (r.Kind == record.Egress || r.Kind == record.Message) && r.Verdict == record.Denied && r.Reason != nil && !r.Time.Before(from) {
+		if r, ok := recordOf(l); ok && refused(r) && !r.Time.Before(from) {
 			b := of[r.Agent]
 			if b == nil {
 				b = &denialBook{}
@@ -172,6 +172,21 @@ func readDenials(files []*os.File, from time.Time, by string) (map[string]*denia
 		}
 	}
 	return of, s.end()
+}
+
+// refused says whether a record is of something that was asked for and not
+// given. A tool's "no such key" or "that is no number" is an answer, no refusal.
+func refused(r record.Record) bool {
+	if r.Verdict != record.Denied || r.Reason == nil {
+		return false
+	}
+	switch r.Kind {
+	case record.Egress, record.Message:
+		return true
+	case record.Tool:
+		return !slices.Contains([]deny.Code{deny.ToolInvalid, deny.ToolMissing, deny.ToolConflict}, r.Reason.Code)
+	}
+	return false
 }
 
 // recordOf reads a record from one line of a gateway's log.

@@ -43,8 +43,10 @@ func TestDenialsAreSeenExplainedAndSuggested(t *testing.T) {
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
 		c := host(t, bin)
 		stage.Sh(t, "echo '127.0.0.1 inner.example' >> /etc/hosts")
-		write(t, c.Dir, strings.Replace(pair, "egress: ['listed.example:8080']", "egress: ['listed.example:8080', 'inner.example:80']", 1))
+		write(t, c.Dir, strings.Replace(pair, "egress: ['listed.example:8080']", "egress: ['listed.example:8080', 'inner.example:80']\n    tools: {allow: [mem]}", 1))
 		c.Run(t, "up")
+		c.Try(t, "exec", "writer", "--", "bulkhead", "tool", "call", "fs_read", `{"path":"x"}`)
+		c.Try(t, "exec", "writer", "--", "bulkhead", "tool", "call", "mem_get", `{"key":"there is none"}`)
 		for _, url := range []string{"http://unlisted.example:8080/", "http://unlisted.example:8080/", "http://listed.example:9/", "http://inner.example:80/", "http://unlisted.example:53/"} {
 			c.Try(t, "exec", "writer", "--", "wget", "-q", "-O", "-", url)
 		}
@@ -55,6 +57,12 @@ func TestDenialsAreSeenExplainedAndSuggested(t *testing.T) {
 				t.Error(c.Run(t, "denials"))
 			}
 			if !denied(t, c, "writer", func(d wire.Denial) bool { return d.Target == "listed.example:9" && d.Reason.Code == deny.PortNotListed }) {
+				t.Error(c.Run(t, "denials"))
+			}
+		})
+		t.Run("by the table of tools, but not that a key is missing", func(t *testing.T) {
+			if !denied(t, c, "writer", func(d wire.Denial) bool { return d.Target == "fs_read" && d.Reason.Code == deny.ToolNotAllowed }) ||
+				denied(t, c, "writer", func(d wire.Denial) bool { return d.Target == "mem_get" }) {
 				t.Error(c.Run(t, "denials"))
 			}
 		})
