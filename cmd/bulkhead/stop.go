@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -50,6 +51,14 @@ func (a *app) agents(ctx context.Context, verb string, names []string, next stri
 		return a.printJSON(res)
 	}
 	a.teams(res)
+	for _, t := range res.Teams {
+		for _, one := range t.Agents {
+			if one.Fence != nil && (len(names) == 0 || slices.Contains(names, one.Agent)) {
+				a.next("`sudo bulkhead release " + one.Agent + "` ends its fence; until then nothing starts it")
+				return nil
+			}
+		}
+	}
 	a.next(next)
 	return nil
 }

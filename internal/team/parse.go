@@ -1,6 +1,7 @@
 package team
 
 import (
+	"bytes"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -80,6 +81,9 @@ func (r *reader) tree(data []byte) ast.Node {
 		}); ok {
 			line, column = tokenPosition(e.GetToken())
 			problem = e.GetMessage()
+		}
+		if tabbed(data, line) {
+			return at(line, 1, "indent with spaces", "a tab indents this line, and YAML takes only spaces")
 		}
 		return at(line, column, "correct the YAML there: indent with spaces, quote text that holds : # { [ or *", "this is not YAML: %s", clip(problem))
 	}
@@ -227,4 +231,16 @@ func (r *reader) need(p place, f map[string]place, key, mend string) {
 		File: r.file, Line: line, Column: column, Path: p.path,
 		Problem: key + " is missing", Mend: mend,
 	})
+}
+
+// tabbed says whether the blanks before a line's text hold a tab; lines count
+// from 1.
+func tabbed(data []byte, line int) bool {
+	n := 0
+	for l := range bytes.Lines(data) {
+		if n++; n == line {
+			return bytes.IndexByte(l[:len(l)-len(bytes.TrimLeft(l, " \t"))], '\t') >= 0
+		}
+	}
+	return false
 }
