@@ -19,9 +19,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 
 	"golang.org/x/sync/semaphore"
@@ -213,6 +215,7 @@ func (s *Server) forget(_ context.Context, q protocol.Forget) error {
 	s.mu.Lock()
 	t := s.teams[q.Team]
 	delete(s.teams, q.Team)
+	maps.DeleteFunc(s.shares, func(key string, _ *share) bool { return strings.HasPrefix(key, q.Team+"/") })
 	s.mu.Unlock()
 	if t != nil {
 		if err := t.end(); err != nil {
