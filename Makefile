@@ -48,6 +48,9 @@ test: build ## run every test; needs root, changes nothing on the machine
 # The build tag keeps these out of "make test": a virtual host without KVM takes
 # minutes, and two cores. .ci/run has them as a step of their own.
 .PHONY: vm
+.PHONY: test-vm
+test-vm: vm
+
 vm: go ## the same on real Debian hosts under QEMU (systemd, cgroup v2); needs root
 	@[ "$$(id -u)" = 0 ] || { echo "make vm needs root to make disk images: run sudo make vm" >&2; exit 1; }
 	go vet -tags vm ./test/vm/...

@@ -17,7 +17,7 @@ func newWhyCommand(a *app) *cobra.Command {
 		Use:   "why AGENT host:port|/path|syscall|message:TO|topic:NAME|secret:NAME|limit:NAME",
 		Short: "Say whether an agent may do something, and which rule decides",
 		Long: `Say whether an agent may reach a destination, use a path (as it is inside), make a
-system call, write to another agent or a channel, use a public topic, or has a secret, and what bounds
+system call, write to another agent or a channel, use a public topic, call a tool, or has a secret, and what bounds
 it: which layer decides, by which rule, and the exact change that would
 allow it. The answer comes from the code that decides; nothing is tried or changed.`,
 		Example: `  sudo bulkhead why writer api.example.com:443
@@ -25,6 +25,7 @@ allow it. The answer comes from the code that decides; nothing is tried or chang
   sudo bulkhead why writer ptrace
   sudo bulkhead why writer message:reviewer/escalation
   sudo bulkhead why writer topic:builds/publish
+  sudo bulkhead why writer tool:fs_write
   sudo bulkhead why writer limit:memory`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {

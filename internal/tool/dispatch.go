@@ -101,14 +101,7 @@ func (d *Dispatcher) Admit(ctx context.Context, who Caller, name string) (*Admit
 }
 
 func notAllowed(t *Tool, agent string) *deny.Reason {
-	mend := `add "` + string(t.Group) + `" to agents.` + agent + ".tools.allow in bulkhead.yaml"
-	switch t.Group {
-	case Talk:
-		mend = "give agents." + agent + " channels or messages in bulkhead.yaml"
-	case Code:
-		mend += ", and an image for it: tools.code.image"
-	}
-	return Refuse(deny.ToolNotAllowed, t.Name, "the manifest does not give this tool to the agent", mend)
+	return Refuse(deny.ToolNotAllowed, t.Name, "the manifest does not give this tool to the agent", toolname.Mend(t.Group, agent))
 }
 
 // MaxInput bounds the input, in bytes of JSON.
@@ -178,7 +171,7 @@ func safely(ctx context.Context, c *Call, do func(context.Context, *Call) (any, 
 
 // TooLarge is the refusal of an input of more than n bytes.
 func TooLarge(what string, n int64) *deny.Reason {
-	return Refuse(deny.ToolTooLarge, what, fmt.Sprintf("the input has more than %d bytes", n), "send it in parts")
+	return Refuse(deny.ToolTooLarge, what, fmt.Sprintf("the input has more than %d bytes", n), "send less at once; a file of up to 100 MiB goes by PUT /v1/files/PATH (docs/contracts/tools.md)")
 }
 
 // refuse writes a denial down before it is answered.

@@ -21,6 +21,14 @@ func (w *Warden) whyGuest(ctx context.Context, a *agentRun, what string) (*wire.
 		}
 		res.Mend = "remove the guest and make it anew with limits.connections, within front.guests.limits in bulkhead.yaml"
 		return res, nil
+	case ok && word == "tool":
+		if err := a.whyTool(res, rest); err != nil {
+			return nil, err
+		}
+		if res.Verdict != wire.WhyAllowed {
+			res.Mend = "remove the guest and make it anew with this in tools, within front.guests.tools in bulkhead.yaml"
+		}
+		return res, nil
 	case ok && (word == "message" || word == "topic"):
 		res.Kind, res.Layer, res.Verdict, res.Code = word, deny.LayerMessages, wire.WhyDenied, deny.MessageNotAllowed
 		if word == "topic" {
@@ -32,7 +40,7 @@ func (w *Warden) whyGuest(ctx context.Context, a *agentRun, what string) (*wire.
 	}
 	host, port, err := net.SplitHostPort(what)
 	if err != nil || ok || strings.HasPrefix(what, "/") {
-		return nil, badInput(a.Place.Name+" is a guest: it has no runtime, and so neither files nor system calls nor secrets of one", "ask for host:port, or limit:connections")
+		return nil, badInput(a.Place.Name+" is a guest: it has no runtime, and so neither files nor system calls nor secrets of one", "ask for host:port, tool:NAME or limit:connections")
 	}
 	err = a.whyDestination(ctx, res, host, port)
 	if res.Code == deny.NotListed || res.Code == deny.PortNotListed {

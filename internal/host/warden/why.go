@@ -12,6 +12,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
 	"bulkhead/internal/engine"
+	"bulkhead/internal/tool/toolname"
 	"bulkhead/internal/wire"
 )
 
@@ -37,10 +38,13 @@ func (w *Warden) why(ctx context.Context, req wire.WhyRequest) (*wire.WhyResult,
 	if host, port, err := net.SplitHostPort(req.What); err == nil {
 		return res, a.whyDestination(ctx, res, host, port)
 	}
+	if name := strings.TrimPrefix(req.What, toolname.Prefix); toolname.GroupOf(name) != "" {
+		return res, a.whyTool(res, name)
+	}
 	v, ok := confine.ExplainCall(engine.RoleRuntime, strings.ToLower(req.What))
 	if !ok {
-		return nil, badInput(fmt.Sprintf("%.100q is neither host:port, nor a path, nor a system call, nor one of message:, topic:, secret: and limit:", req.What),
-			"ask for api.example.com:443, /etc/shadow, ptrace, message:AGENT, topic:NAME, secret:NAME or limit:memory")
+		return nil, badInput(fmt.Sprintf("%.100q is neither host:port, nor a path, nor a system call, nor a tool, nor one of message:, topic:, tool:, secret: and limit:", req.What),
+			"ask for api.example.com:443, /etc/shadow, ptrace, message:AGENT, topic:NAME, tool:NAME, secret:NAME or limit:memory")
 	}
 	res.Kind, res.Layer, res.Rule = "syscall", deny.LayerPod, v.Rule
 	switch {

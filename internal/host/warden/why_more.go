@@ -10,17 +10,20 @@ import (
 	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
+	"bulkhead/internal/tool/toolname"
 	"bulkhead/internal/wire"
 )
 
 // whyOther answers what has a word before it: message:TO or message:TO/TYPE,
-// topic:NAME or topic:NAME/publish, secret:NAME, limit:NAME.
+// topic:NAME or topic:NAME/publish, tool:NAME, secret:NAME, limit:NAME.
 func (a *agentRun) whyOther(res *wire.WhyResult, word, rest string) error {
 	switch word {
 	case "message":
 		return a.whyMessage(res, rest)
 	case "topic":
 		return a.whyTopic(res, rest)
+	case "tool":
+		return a.whyTool(res, rest)
 	case "secret":
 		a.whySecret(res, rest)
 		return nil
@@ -67,6 +70,50 @@ func (a *agentRun) whyMessage(res *wire.WhyResult, rest string) error {
 	return nil
 }
 
+// whyTool says whether the agent's gateway serves it a tool, or a group of them.
+func (a *agentRun) whyTool(res *wire.WhyResult, name string) error {
+	name = strings.TrimPrefix(name, toolname.Prefix)
+	group := toolname.GroupOf(name)
+	if group == "" && toolname.Of(toolname.Group(name)) != nil {
+		group = toolname.Group(name)
+	}
+	if group == "" {
+		return badInput(fmt.Sprintf("there is no tool %.60q", name), "ask for tool:mem_get, or for a group like tool:mem; docs/contracts/tools.md has them all")
+	}
+	res.Kind, res.Layer = "tool", deny.LayerTools
+	if group == toolname.Talk {
+		if !a.Messages {
+			res.Verdict, res.Code = wire.WhyDenied, deny.ToolNotAllowed
+			res.Rule, res.Mend = "the agent has no messages", toolname.Mend(group, a.Place.Name)
+			return nil
+		}
+		res.Verdict = wire.WhyAllowed
+		res.Rule = "agents." + a.Place.Name + " has messages; who may be written to is asked by message:AGENT"
+		return nil
+	}
+	var served []string
+	for _, one := range toolname.Of(group) {
+		if allowed := a.Want.Tools.Allowed(); slices.Contains(allowed, string(group)) || slices.Contains(allowed, one) {
+			served = append(served, one)
+		}
+	}
+	switch {
+	case slices.Contains(served, name) || len(served) == len(toolname.Of(group)):
+		res.Verdict = wire.WhyAllowed
+		res.Rule = fmt.Sprintf("agents.%s.tools gives it %s; at most %d calls a minute over all tools", a.Place.Name, name, a.Want.Tools.WithDefaults().RatePerMinute)
+	case name == string(group) && len(served) > 0:
+		res.Verdict, res.Mend = wire.WhyDepends, toolname.Mend(group, a.Place.Name)
+		res.Rule = fmt.Sprintf("agents.%s.tools.allow gives it only %s of them", a.Place.Name, strings.Join(served, ", "))
+	default:
+		res.Verdict, res.Code, res.Mend = wire.WhyDenied, deny.ToolNotAllowed, toolname.Mend(group, a.Place.Name)
+		res.Rule = fmt.Sprintf("agents.%s.tools does not give it %s", a.Place.Name, name)
+		if a.Want.Tools == nil {
+			res.Rule = "agents." + a.Place.Name + " has no tools"
+		}
+	}
+	return nil
+}
+
 // whySecret says that there are none, and what is instead.
 func (a *agentRun) whySecret(res *wire.WhyResult, name string) {
 	res.Kind, res.Layer, res.Verdict, res.Code = "secret", deny.LayerVault, wire.WhyDenied, deny.MissingFeature
@@ -109,7 +156,7 @@ func (a *agentRun) whyLimit(res *wire.WhyResult, name string) error {
 }
 
 // whyWords are the words before a colon that [agentRun.whyOther] answers.
-var whyWords = []string{"message", "topic", "secret", "limit"}
+var whyWords = []string{"message", "topic", "tool", "secret", "limit"}
 
 // worded says whether a question begins with one of the words. A port is a number,
 // so that message:443 asks for a host of that name.

@@ -17,7 +17,7 @@ topics:
   builds: {publish: [writer], read: [reviewer]}
   chat: {publish: [writer, reviewer], read: [writer, reviewer]}
 agents:
-  writer: {image: base, mode: session, channels: [all], messages: {to: [reviewer], critical: [escalation]}, env: {TOKEN: x}, limits: {memory: 64Mi}, tools: {allow: [events]}}
+  writer: {image: base, mode: session, channels: [all], messages: {to: [reviewer], critical: [escalation]}, env: {TOKEN: x}, limits: {memory: 64Mi}, tools: {allow: [events, mem, fs_read]}}
   reviewer: {image: base, mode: session, channels: [product], tools: {allow: [events_publish]}}
 `
 
@@ -28,7 +28,7 @@ func TestWhyAnswersForMessagesSecretsAndLimits(t *testing.T) {
 	}
 	h := layout.Default()
 	w := &Warden{host: h, teams: map[string]*teamRun{"pair": {name: "pair", manifest: m}}}
-	a := &agentRun{w: w, Agent: host.Agent{Place: h.Agent("pair", "writer"), Want: m.Agent("writer")}}
+	a := &agentRun{w: w, Agent: host.Agent{Place: h.Agent("pair", "writer"), Want: m.Agent("writer"), Messages: true}}
 	for _, tc := range []struct {
 		what, verdict string
 		layer         deny.Layer
@@ -45,6 +45,14 @@ func TestWhyAnswersForMessagesSecretsAndLimits(t *testing.T) {
 		{"topic:public/builds/read", wire.WhyDenied, deny.LayerTools, "add writer to topics.builds.read"},
 		{"topic:chat", wire.WhyAllowed, deny.LayerTools, "bounded by 1000 messages"},
 		{"topic:none", wire.WhyDenied, deny.LayerTools, "add writer to topics.none.read"},
+		{"tool:mem_set", wire.WhyAllowed, deny.LayerTools, "100 calls a minute"},
+		{"tool:agentos.mem_set", wire.WhyAllowed, deny.LayerTools, "gives it mem_set"},
+		{"tool:mem", wire.WhyAllowed, deny.LayerTools, "gives it mem;"},
+		{"tool:fs_read", wire.WhyAllowed, deny.LayerTools, "gives it fs_read"},
+		{"tool:fs_write", wire.WhyDenied, deny.LayerTools, `add "fs" to agents.writer.tools.allow`},
+		{"tool:fs", wire.WhyDepends, deny.LayerTools, "only fs_read"},
+		{"tool:proc_execute", wire.WhyDenied, deny.LayerTools, "tools.code.image"},
+		{"tool:msg_send", wire.WhyAllowed, deny.LayerTools, "message:AGENT"},
 		{"secret:TOKEN", wire.WhyAllowed, deny.LayerPod, "plain variable"},
 		{"secret:OTHER", wire.WhyDenied, deny.LayerVault, "bulkhead ws push writer"},
 		{"limit:memory", wire.WhyDepends, deny.LayerPod, "67108864 bytes"},
@@ -63,6 +71,12 @@ func TestWhyAnswersForMessagesSecretsAndLimits(t *testing.T) {
 				t.Errorf("%+v", res)
 			}
 		})
+	}
+	for _, none := range []string{"tool:", "tool:mem_nothing", "tool:db2"} {
+		word, rest, _ := worded(none)
+		if err := a.whyOther(&wire.WhyResult{}, word, rest); err == nil {
+			t.Errorf("%s is answered", none)
+		}
 	}
 	for _, other := range []string{"message:443", "api.example.com:443", "/message:x", "message", "other:thing"} {
 		if _, _, ok := worded(other); ok {

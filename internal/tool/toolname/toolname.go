@@ -62,3 +62,14 @@ func GroupOf(name string) Group {
 	}
 	return g
 }
+
+// Mend says what in the manifest gives an agent the tools of a group.
+func Mend(g Group, agent string) string {
+	switch g {
+	case Talk:
+		return "give agents." + agent + " channels or messages in bulkhead.yaml"
+	case Code:
+		return `add "proc" to agents.` + agent + ".tools.allow in bulkhead.yaml, and an image for it: tools.code.image"
+	}
+	return `add "` + string(g) + `" to agents.` + agent + ".tools.allow in bulkhead.yaml"
+}
