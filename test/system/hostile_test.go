@@ -1,7 +1,9 @@
 package system
 
 import (
+	"bufio"
 	"context"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -58,14 +60,35 @@ func in(t *testing.T, c stage.CLI, args ...string) stage.Result {
 // background starts bulkhead and leaves it running.
 func background(t *testing.T, c stage.CLI, args ...string) *exec.Cmd {
 	t.Helper()
+	cmd, _ := backgroundLine(t, c, false, args...)
+	return cmd
+}
+
+// backgroundLine is background that waits for the first line of output.
+func backgroundLine(t *testing.T, c stage.CLI, wait bool, args ...string) (cmd *exec.Cmd, line string) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	cmd := exec.CommandContext(ctx, filepath.Join(c.Bin, "bulkhead"), args...) // #nosec G204 -- the test's own words
+	cmd = exec.CommandContext(ctx, filepath.Join(c.Bin, "bulkhead"), args...) // #nosec G204 -- the test's own words
 	cmd.Dir = c.Dir
+	var out io.Reader
+	if wait {
+		pipe, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = pipe
+	}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cancel(); _ = cmd.Wait() })
-	return cmd
+	if wait {
+		var err error
+		if line, err = bufio.NewReader(out).ReadString('\n'); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cmd, line
 }
 
 func TestAnAgentThatGivesItsOutputAwayHoldsNobodyUp(t *testing.T) {
@@ -154,8 +177,7 @@ func TestAStoppedProbeHoldsNobodyUp(t *testing.T) {
 	throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
 		c := hostileHost(t, bin)
 		c.Run(t, "up")
-		background(t, c, "exec", "writer", "--", "hostile", "freeze")
-		time.Sleep(300 * time.Millisecond)
+		backgroundLine(t, c, true, "exec", "writer", "--", "hostile", "freeze")
 		if r := c.Try(t, "verify", "--no-controls", "writer"); r.Exit != 1 {
 			t.Errorf("attacks that did not end prove nothing: %s", r)
 		}

@@ -112,16 +112,17 @@ func filtersOf(id int) (out []filter.Program, err error) {
 	if err := attach(id); err != nil {
 		return nil, err
 	}
+	var signal uintptr
 	defer func() {
 		// One that has ended cannot be; it is let go of with this thread.
-		if e := ptrace(unix.PTRACE_DETACH, id, 0, nil); e != nil && !errors.Is(e, unix.ESRCH) {
+		if e := detach(id, signal); e != nil && !errors.Is(e, unix.ESRCH) {
 			err = errors.Join(err, fmt.Errorf("detach: %w", e))
 		}
 	}()
 	if err := ptrace(unix.PTRACE_INTERRUPT, id, 0, nil); err != nil {
 		return nil, fmt.Errorf("stop: %w", err)
 	}
-	if err := awaitStop(id); err != nil {
+	if signal, err = awaitStop(id); err != nil {
 		return nil, err
 	}
 	for i := range maxFilters {
@@ -174,7 +175,9 @@ func tracer(id int) string {
 	return "unknown"
 }
 
-func awaitStop(id int) error {
+// awaitStop waits until a thread has stopped. It may do so with a signal that
+// came at the same moment, which is its own to have: [detach] gives it back.
+func awaitStop(id int) (signal uintptr, err error) {
 	for end := time.Now().Add(stopPatience); ; {
 		// Only stops are waited for: the end of a child of our own is for whoever
 		// started it.
@@ -183,19 +186,47 @@ func awaitStop(id int) error {
 		switch {
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.ECHILD):
-			return unix.ESRCH
+			return 0, unix.ESRCH
 		case err != nil:
-			return fmt.Errorf("wait: %w", err)
+			return 0, fmt.Errorf("wait: %w", err)
 		case info.Signo != 0:
-			return nil
+			return deliveredBy(&info), nil
 		case ended(id):
-			return unix.ESRCH
+			return 0, unix.ESRCH
 		case time.Now().After(end):
-			return fmt.Errorf("it does not stop within %s", stopPatience)
+			return 0, fmt.Errorf("it does not stop within %s", stopPatience)
 		default:
 			time.Sleep(50 * time.Microsecond)
 		}
 	}
+}
+
+// deliveredBy gives the signal with which a tracee has stopped. One that stopped
+// because it was told to, or whose whole process is stopped, stopped with an
+// event in the second byte and no signal (ptrace(2), PTRACE_EVENT_STOP).
+func deliveredBy(info *unix.Siginfo) uintptr {
+	// siginfo_t as waitid(2) fills it in: si_status follows si_pid and si_uid, the
+	// first of its union.
+	type child struct {
+		signo, errno, code, _ int32
+		pid                   int32
+		uid                   uint32
+		status                int32
+	}
+	status := (*child)(unsafe.Pointer(info)).status // #nosec G103 -- smaller than siginfo_t
+	if status>>8 != 0 {
+		return 0
+	}
+	return uintptr(status) // #nosec G115 -- a signal's number
+}
+
+// detach lets a thread go on, with the signal that it stopped for.
+func detach(id int, signal uintptr) error {
+	_, _, e := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(id), 0, signal, 0, 0)
+	if e != 0 {
+		return e
+	}
+	return nil
 }
 
 // ended says whether a thread is gone, or waits to be reaped.

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"os/signal"
 	"runtime"
 	"slices"
 	"strings"
@@ -20,6 +21,7 @@ import (
 	"bulkhead/internal/confine"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/prove/filter"
+	"bulkhead/internal/thread"
 )
 
 // TestMain is also the child that is read: one of its threads has a filter, the
@@ -47,12 +49,26 @@ func TestMain(m *testing.M) {
 		<-end
 	}()
 	fmt.Println(<-ready)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGUSR1)
+	go func() {
+		for range signals {
+			fmt.Println("heard")
+		}
+	}()
 	_, _ = bufio.NewReader(os.Stdin).ReadString('\n')
 	os.Exit(0)
 }
 
 // start starts the child; it ends when in is closed.
 func start(t *testing.T) (c *exec.Cmd, in io.Closer, filtered string) {
+	t.Helper()
+	c, in, filtered, _ = speaking(t)
+	return c, in, filtered
+}
+
+// speaking starts the child, which writes a line for each signal that it hears.
+func speaking(t *testing.T) (c *exec.Cmd, in io.Closer, filtered string, lines *bufio.Reader) {
 	t.Helper()
 	c = exec.CommandContext(t.Context(), "/proc/self/exe")
 	c.Env = []string{"FILTERED_CHILD=1"}
@@ -67,11 +83,12 @@ func start(t *testing.T) (c *exec.Cmd, in io.Closer, filtered string) {
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
-	line, err := bufio.NewReader(out).ReadString('\n')
+	lines = bufio.NewReader(out)
+	line, err := lines.ReadString('\n')
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c, in, strings.TrimSpace(line)
+	return c, in, strings.TrimSpace(line), lines
 }
 
 func TestEveryThreadIsRead(t *testing.T) {
@@ -140,6 +157,86 @@ func TestReadersTakeTurns(t *testing.T) {
 		})
 	}
 	readers.Wait()
+	_ = in.Close()
+	if err := c.Wait(); err != nil {
+		t.Errorf("the process that was read ends with %v", err)
+	}
+}
+
+// A signal that comes between the two steps of the reader is what the thread
+// stops with, and would be lost if nobody gave it back.
+func TestNoSignalIsLost(t *testing.T) {
+	c, in, _, lines := speaking(t)
+	id := c.Process.Pid
+	thread.Run(func() {
+		if err := attach(id); err != nil {
+			t.Error(err)
+			return
+		}
+		if err := unix.Tgkill(id, id, unix.SIGUSR1); err != nil {
+			t.Error(err)
+		}
+		stopped := func() bool {
+			raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", id))
+			return err == nil && strings.Contains(string(raw), ") t ")
+		}
+		for !stopped() {
+			time.Sleep(time.Millisecond)
+		}
+		if err := ptrace(unix.PTRACE_INTERRUPT, id, 0, nil); err != nil {
+			t.Error(err)
+		}
+		sig, err := awaitStop(id)
+		if err != nil || sig != uintptr(unix.SIGUSR1) {
+			t.Errorf("it stopped with signal %d, %v", sig, err)
+		}
+		if err := detach(id, sig); err != nil {
+			t.Error(err)
+		}
+	})
+	stop := time.AfterFunc(30*time.Second, func() { _ = c.Process.Kill() }) // else it would be waited for without end
+	if line, err := lines.ReadString('\n'); err != nil || line != "heard\n" {
+		t.Errorf("%q, %v", line, err)
+	}
+	stop.Stop()
+	if _, err := Of(id); err != nil {
+		t.Error(err)
+	}
+	_ = in.Close()
+	if err := c.Wait(); err != nil {
+		t.Errorf("the process that was read ends with %v", err)
+	}
+}
+
+// A process that is stopped stays so when it has been read.
+func TestAStoppedProcessStaysStopped(t *testing.T) {
+	c, in, _ := start(t)
+	if err := c.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	state := func() string {
+		raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest, _ := strings.Cut(string(raw), ") ")
+		return rest[:1]
+	}
+	for state() != "T" {
+		time.Sleep(time.Millisecond)
+	}
+	for range 20 {
+		if _, err := Of(c.Process.Pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	time.Sleep(20 * time.Millisecond)
+	if s := state(); s != "T" {
+		t.Errorf("it is in state %s", s)
+	}
+	if err := c.Process.Signal(unix.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 	_ = in.Close()
 	if err := c.Wait(); err != nil {
 		t.Errorf("the process that was read ends with %v", err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -97,17 +96,13 @@ func deep(args []string) error {
 	return nil
 }
 
-// freeze stops every process of its own id that it finds and is not itself.
+// freeze stops every process that begins after it. It asks for no names: one that
+// cannot be dumped is not to be seen in /proc (hidepid), and can be signalled.
 func freeze([]string) error {
+	fmt.Println("freezing")
 	for {
-		paths, err := filepath.Glob("/proc/[0-9]*/cmdline")
-		if err != nil {
-			return err
-		}
-		for _, p := range paths {
-			raw, err := os.ReadFile(p) // #nosec G304 -- procfs
-			pid, _ := strconv.Atoi(filepath.Base(filepath.Dir(p)))
-			if err == nil && strings.Contains(string(raw), "bulkhead-probe") && pid > 1 && pid != os.Getpid() {
+		for pid := os.Getpid() + 1; pid < os.Getpid()+2000; pid++ {
+			if _, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", pid)); err != nil { // kill takes a thread for its process
 				_ = unix.Kill(pid, unix.SIGSTOP)
 			}
 		}
