@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"io"
 	stdlog "log"
+	"maps"
 	"net"
 	"net/http"
 	"slices"
@@ -28,8 +29,8 @@ import (
 type api struct {
 	handler http.Handler
 	server  *http.Server
-	sends   *sends             // nil: the agent has no messages
-	end     context.CancelFunc // of what sends does
+	plain   *plainServer
+	end     context.CancelFunc // of what plain does
 	conns   chan net.Conn
 	done    chan struct{}
 	once    sync.Once
@@ -42,12 +43,14 @@ func newAPI(s *Server) *api {
 	mux.HandleFunc("GET /health", s.serveHealth)
 	mux.HandleFunc("GET /v1/openapi.json", serveOpenAPI)
 	tools := http.NewServeMux()
-	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{}), end: func() {}}
+	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{})}
+	plain := s.plainCalls()
 	if s.messages != nil {
 		s.messages.Register(tools)
-		ctx, cancel := context.WithCancel(context.Background())
-		a.sends, a.end = newSends(ctx, s.cfg.Token, s.messages.Sends()), cancel
+		maps.Copy(plain, s.messages.Sends())
 	}
+	ctx, cancel := context.WithCancel(withCaller(context.Background(), s.agent()))
+	a.plain, a.end = newPlain(ctx, s.cfg.Token, plain), cancel
 	s.registerTools(tools)
 	tools.HandleFunc("/", s.nothing(tools))
 	for _, path := range []string{"/v1/", "/tools", "/mcp", "/mcp/"} {
@@ -114,7 +117,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		given := sha256.Sum256([]byte(shown(r)))
 		if !throughFront(r) && subtle.ConstantTimeCompare(given[:], want[:]) == 1 {
-			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), tool.Caller{Team: s.cfg.Team, Agent: s.cfg.Agent})))
+			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), s.agent())))
 			return
 		}
 		who, refused := s.tokens.caller(r)
@@ -136,6 +139,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 	})
 }
 
+// agent is who calls with the tools' token.
+func (s *Server) agent() tool.Caller { return tool.Caller{Team: s.cfg.Team, Agent: s.cfg.Agent} }
+
 // shown is the token of a request; empty: none.
 func shown(r *http.Request) string {
 	if token, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
@@ -153,12 +159,8 @@ func (a *api) serve(u *net.UnixConn) {
 		c = q
 	}
 	ended := &ending{Conn: c, done: make(chan struct{})}
-	var to net.Conn = ended
-	if a.sends != nil {
-		to = &sendConn{Conn: ended, s: a.sends}
-	}
 	select {
-	case a.conns <- to:
+	case a.conns <- &plainConn{Conn: ended, s: a.plain}:
 		select {
 		case <-ended.done:
 		case <-a.done: // the server does not end what it takes while it is closed

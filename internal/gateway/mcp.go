@@ -40,6 +40,7 @@ type mcpDoor struct {
 	server  *mcp.Server
 	handler http.Handler
 	limit   int64 // of a request's body
+	known   mcpSessions
 }
 
 // newDoor makes the MCP server of a gateway's tools.
@@ -55,13 +56,14 @@ func newDoor(calls *tool.Dispatcher) *mcpDoor {
 	d.server.AddReceivingMiddleware(func(next mcp.MethodHandler) mcp.MethodHandler {
 		return func(ctx context.Context, method string, req mcp.Request) (mcp.Result, error) {
 			if p, ok := req.GetParams().(*mcp.CallToolParamsRaw); ok && method == "tools/call" {
+				d.known.keep(d.server, req)
 				return answerMCP(ctx, calls, req, p)
 			}
 			return next(ctx, method, req)
 		}
 	})
 	d.handler = mcp.NewStreamableHTTPHandler(func(*http.Request) *mcp.Server { return d.server }, &mcp.StreamableHTTPOptions{
-		JSONResponse: true, SessionTimeout: sessionIdle, Logger: slog.New(slog.DiscardHandler), MaxRequestBodyBytes: d.limit,
+		JSONResponse: true, SessionTimeout: sessionIdle + sessionFresh, Logger: slog.New(slog.DiscardHandler), MaxRequestBodyBytes: d.limit,
 		// It looks at Host, which may be wire.OwnName here; foreign, below, looks
 		// at the origin instead. Every request shows a token besides.
 		DisableLocalhostProtection: true,
@@ -82,7 +84,11 @@ func answerMCP(ctx context.Context, calls *tool.Dispatcher, req mcp.Request, p *
 	if who.Agent == "" {
 		return nil, errors.New("the request has no caller")
 	}
-	out, reason := calls.Call(ctx, who, p.Name, p.Arguments)
+	return resultOf(calls.Call(ctx, who, p.Name, p.Arguments))
+}
+
+// resultOf makes the answer of a tool that of a call by MCP.
+func resultOf(out json.RawMessage, reason *deny.Reason) (mcp.Result, error) {
 	if reason == nil {
 		return &mcp.CallToolResult{Content: []mcp.Content{&mcp.TextContent{Text: string(out)}}, StructuredContent: out}, nil
 	}
@@ -98,7 +104,7 @@ func answerMCP(ctx context.Context, calls *tool.Dispatcher, req mcp.Request, p *
 
 // asUser lets the SDK know who calls, and that a session is that caller's alone.
 func (s *Server) asUser(who tool.Caller, next http.Handler) http.Handler {
-	user := who.Agent + "/" + who.Token
+	user := userOf(who)
 	known := auth.RequireBearerToken(func(context.Context, string, *http.Request) (*auth.TokenInfo, error) {
 		// It was authenticated before it came here, and is again each time.
 		return &auth.TokenInfo{UserID: user, Expiration: time.Now().Add(sessionIdle), Extra: map[string]any{callerInfo: who}}, nil
@@ -108,6 +114,9 @@ func (s *Server) asUser(who tool.Caller, next http.Handler) http.Handler {
 		known.ServeHTTP(w, r)
 	})
 }
+
+// userOf is whose a session is.
+func userOf(who tool.Caller) string { return who.Agent + "/" + who.Token }
 
 // older is the body that clients from before MCP send to POST /mcp.
 type older struct {
@@ -161,13 +170,20 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 			writeJSON(w, append(answer, '\n'))
 			return
 		}
-		if r.Header.Get("Mcp-Session-Id") == "" && set.mcp.full() {
-			messages.Refuse(w, tooManySessions())
-			return
-		}
-		r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+		s.bySDK(w, r, set, body)
+		return
 	}
 	s.asUser(who, set.mcp.handler).ServeHTTP(w, r)
+}
+
+// bySDK has the SDK answer a POST whose body was read.
+func (s *Server) bySDK(w http.ResponseWriter, r *http.Request, set *toolset, body []byte) {
+	if r.Header.Get("Mcp-Session-Id") == "" && set.mcp.full() {
+		messages.Refuse(w, tooManySessions())
+		return
+	}
+	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	s.asUser(caller(r.Context()), set.mcp.handler).ServeHTTP(w, r)
 }
 
 // olderCall says whether a body is {tool, input} and no JSON-RPC.

@@ -53,6 +53,29 @@ func (s *Server) registerTools(mux *http.ServeMux) {
 	mux.HandleFunc("POST /mcp/stdio", s.serveStdio)
 }
 
+// soon are the groups whose tools wait for this gateway alone, and not long: a
+// client that leaves need not be noticed while one of them works.
+var soon = []tool.Group{tool.Memory, tool.Vectors, tool.Files}
+
+// plainCalls are the endpoints of tools that are served before net/http's server
+// hears of them, by path (docs/decisions/0089).
+func (s *Server) plainCalls() map[string]http.HandlerFunc {
+	out := map[string]http.HandlerFunc{}
+	if !s.tools.has() {
+		return out
+	}
+	for _, g := range soon {
+		for _, name := range toolname.Of(g) {
+			out["/v1/tools/"+name] = func(w http.ResponseWriter, r *http.Request) {
+				r.SetPathValue("name", name)
+				s.callTool(w, r)
+			}
+		}
+	}
+	out["/mcp"] = s.plainMCP
+	return out
+}
+
 // callTool answers POST /v1/tools/{name}: the body is the input, the answer the
 // tool's.
 func (s *Server) callTool(w http.ResponseWriter, r *http.Request) {

@@ -62,7 +62,7 @@ func (c *Config) setDefaults() {
 // Store is an open system.db. Its methods may be called concurrently.
 type Store struct {
 	cfg  Config
-	wake chan struct{} // has a token when something waits
+	wake chan struct{} // has a token when the lead was given to the writer
 	note chan struct{} // has a token when the first note waits
 	stop chan struct{}
 	once sync.Once
@@ -70,12 +70,15 @@ type Store struct {
 
 	mu     sync.Mutex
 	closed bool
+	led    bool // somebody does transactions: a caller, or the writer
+	due    bool // the notes' time has come
+	ended  bool // the lead goes to the writer, and stays there
 	ops    []*op
 	notes  [][]byte
 	fresh  chan struct{} // closed when the spool has grown
 	expire []func(*Tx) (bool, error)
 
-	w writer // the writer's goroutine's own
+	w writer // of who has the lead
 }
 
 // Open opens the store, makes it when it is not there, and begins to serve it.
@@ -107,7 +110,7 @@ func (s *Store) open() (*sqlite.Conn, error) {
 		fmt.Sprintf("PRAGMA page_size = %d", pageSize),
 		"PRAGMA journal_mode = WAL",
 		"PRAGMA synchronous = FULL", // fsync of the log with every commit
-		"PRAGMA wal_autocheckpoint = 1000",
+		fmt.Sprintf("PRAGMA wal_autocheckpoint = %d", checkpointPages),
 		"PRAGMA journal_size_limit = 8388608",
 		"PRAGMA cache_size = -1024", // KiB
 		"PRAGMA temp_store = MEMORY",

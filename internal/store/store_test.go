@@ -394,3 +394,52 @@ func TestANewerSchemaIsLeftAlone(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+// TestTheLogBecomesLong holds that an agent that writes much has a log that
+// need not grow, and that what lies behind its end is read as nothing.
+func TestTheLogBecomesLong(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "system.db")
+	s := openAt(t, Config{Path: path})
+	size := func() int64 {
+		info, err := os.Stat(path + "-wal")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	n := 0
+	for ; n < logAfter-1; n++ {
+		if err := s.Write(t.Context(), call(record.Allowed, "mem_set")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if size() >= logBytes/2 {
+		t.Errorf("it is %d bytes long at once", size())
+	}
+	for ; n < logAfter+10*logEvery; n++ {
+		if err := s.Write(t.Context(), call(record.Allowed, "mem_set")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if size() < logBytes {
+		t.Errorf("it is %d bytes long", size())
+	}
+	// As after a crash: what is there now, opened by somebody else.
+	copied := filepath.Join(dir, "copy.db")
+	for from, to := range map[string]string{path: copied, path + "-wal": copied + "-wal"} {
+		b, err := os.ReadFile(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(to, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := spooled(t, openAt(t, Config{Path: copied})); len(got) != n {
+		t.Errorf("%d records of %d", len(got), n)
+	}
+	if long, err := lengthen(filepath.Join(dir, "none")); err == nil || long {
+		t.Error("a log that is not there became long")
+	}
+}

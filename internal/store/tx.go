@@ -40,7 +40,7 @@ func (t *Tx) Int(sql string, args ...any) (int64, error) { return t.db.Int(sql, 
 // function's effect is undone and refused.
 func (t *Tx) Record(r record.Record) { t.lines = append(t.lines, encode(r)) }
 
-// After has f called once the transaction is on disk, on the writer's goroutine.
+// After has f called once the transaction is on disk, by whoever did the transaction: it must not wait.
 func (t *Tx) After(f func()) { t.after = append(t.after, f) }
 
 // Charge counts n more bytes towards the quota, or, below 0, fewer. When they

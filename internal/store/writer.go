@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -36,7 +37,7 @@ type op struct {
 // Update runs f in a transaction. When it returns nil, what f did is on disk,
 // together with its records; when it returns an error, nothing of it is. f must
 // not keep t, wait for anything or touch what another goroutine uses: it runs
-// on the goroutine that serves everybody. Its error is given as it is; any
+// on a goroutine that serves everybody. Its error is given as it is; any
 // other failure is a *deny.Reason. In a call of a tool it may use as much as the
 // call's token allows ([tool.QuotaOf]).
 func (s *Store) Update(ctx context.Context, f func(*Tx) error) error {
@@ -49,13 +50,12 @@ func (s *Store) View(ctx context.Context, f func(*Tx) error) error {
 	return s.do(ctx, &op{view: f})
 }
 
-// do waits for the writer however long the caller would: what it is about to
-// do is bounded, and a call that was given up would be without its answer.
+// do waits for its transaction however long the caller would: what it is about
+// to do is bounded, and a call that was given up would be without its answer.
 func (s *Store) do(ctx context.Context, o *op) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	o.done = make(chan error, 1)
 	s.mu.Lock()
 	switch {
 	case s.closed:
@@ -65,9 +65,14 @@ func (s *Store) do(ctx context.Context, o *op) error {
 		s.mu.Unlock()
 		return unavailable("too many calls wait for the disk")
 	}
+	o.done = make(chan error, 1)
 	s.ops = append(s.ops, o)
+	lead := !s.led
+	s.led = true
 	s.mu.Unlock()
-	tell(s.wake)
+	if lead {
+		s.round()
+	}
 	return <-o.done
 }
 
@@ -84,8 +89,9 @@ func unavailable(why string) *deny.Reason {
 	return r
 }
 
-// take gives what the next transaction does.
-func (s *Store) take(into []*op) (ops []*op, notes [][]byte, more bool) {
+// take gives what the next transaction does. Notes wait for their time, unless
+// something is written anyway.
+func (s *Store) take(into []*op) (ops []*op, notes [][]byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := min(len(s.ops), maxBatch)
@@ -93,56 +99,106 @@ func (s *Store) take(into []*op) (ops []*op, notes [][]byte, more bool) {
 	rest := copy(s.ops, s.ops[n:])
 	clear(s.ops[rest:])
 	s.ops = s.ops[:rest]
-	notes, s.notes = s.notes, nil
-	return ops, notes, rest > 0
+	if s.due || slices.ContainsFunc(ops, func(o *op) bool { return o.view == nil }) {
+		notes, s.notes = s.notes, nil
+		s.due = false
+	}
+	return ops, notes
 }
 
-// run is the one goroutine that uses the database.
+// round does one transaction, by who has the lead, and gives the lead back: to
+// the writer when something has come meanwhile.
+func (s *Store) round() {
+	defer func() {
+		if p := recover(); p != nil {
+			// Whoever calls may survive a panic, and nobody would have the lead:
+			// the gateway ends, as by one of the writer.
+			go panic(fmt.Sprintf("%v\n%s", p, debug.Stack()))
+			select {}
+		}
+	}()
+	// Those that were just answered get to ask again before the next commit.
+	runtime.Gosched()
+	ops, notes := s.take(s.w.ops[:0])
+	if s.batch(ops, notes) {
+		s.lengthen()
+	}
+	clear(ops)
+	s.w.ops = ops
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.led = s.ended || len(s.ops) > 0 || s.due && len(s.notes) > 0; s.led {
+		tell(s.wake)
+	}
+}
+
+// run is the writer: it has the notes written in time, and goes on when who led
+// has its answer and others wait.
 func (s *Store) run() {
 	timer := time.NewTimer(0)
 	<-timer.C
 	defer timer.Stop()
-	var ops []*op
 	for {
-		stopping := false
 		select {
-		case <-s.wake:
+		case <-s.wake: // the lead is ours
+			s.round()
 		case <-s.note:
 			timer.Reset(flushDelay)
-			continue
 		case <-timer.C:
+			s.flush()
 		case <-s.stop:
-			stopping = true
-		}
-		// Those that were just answered get to ask again before the next commit.
-		runtime.Gosched()
-		var notes [][]byte
-		more := false
-		ops, notes, more = s.take(ops[:0])
-		s.batch(ops, notes)
-		clear(ops)
-		if more {
-			tell(s.wake)
-			stopping = false
-		}
-		if stopping {
+			s.finish()
 			return
 		}
 	}
 }
 
-// writer is what the writer's goroutine owns.
+// finish does what waits when the store closes: nothing comes any more.
+func (s *Store) finish() {
+	s.mu.Lock()
+	s.ended, s.due = true, true
+	led := s.led
+	s.led = true // from now on, and never given back
+	s.mu.Unlock()
+	if led {
+		<-s.wake
+	}
+	for more := true; more; {
+		s.round()
+		s.mu.Lock()
+		more = len(s.ops) > 0
+		s.mu.Unlock()
+	}
+}
+
+// flush has the notes written now, by who has the lead.
+func (s *Store) flush() {
+	s.mu.Lock()
+	s.due = true
+	lead := !s.led
+	s.led = true
+	s.mu.Unlock()
+	if lead {
+		s.round()
+	}
+}
+
+// writer is what belongs to who has the lead.
 type writer struct {
+	ops    []*op // of its round
 	db     *sqlite.Conn
 	broken bool  // memory may differ from the database
 	reopen bool  // the connection cannot be trusted
 	used   int64 // bytes that count towards the quota
 	spool  spool
+
+	commits int
+	long    bool // nothing is to be added to the log
 }
 
 // batch does ops: first those that read, which are answered at once, then the
-// others in one transaction.
-func (s *Store) batch(ops []*op, notes [][]byte) {
+// others in one transaction, which it says was committed.
+func (s *Store) batch(ops []*op, notes [][]byte) (committed bool) {
 	err := s.mend()
 	t := &Tx{store: s, db: s.w.db, now: s.cfg.Now(), used: s.w.used}
 	writes := 0
@@ -157,7 +213,7 @@ func (s *Store) batch(ops []*op, notes [][]byte) {
 		}
 	}
 	if writes == 0 && len(notes) == 0 {
-		return
+		return false
 	}
 	if err == nil {
 		err = s.write(t, ops, notes)
@@ -184,6 +240,7 @@ func (s *Store) batch(ops []*op, notes [][]byte) {
 			f()
 		}
 	}
+	return err == nil
 }
 
 // write does the ops that change something, and commits.
@@ -295,7 +352,7 @@ func (s *Store) mend() error {
 		if err := db.Query("PRAGMA wal_checkpoint(TRUNCATE)", func([]sqlite.Value) error { return nil }); err != nil {
 			return errors.Join(err, db.Close())
 		}
-		s.w.db, s.w.reopen = db, false
+		s.w.db, s.w.reopen, s.w.long = db, false, false
 	}
 	if err := s.w.load(); err != nil {
 		s.w.reopen = true

@@ -28,7 +28,7 @@ const sendToken = "a token that is long enough"
 var sendAuthorization = "Authorization: Bearer " + tooltoken.Of(sendToken)
 
 // sendSeen serves one connection and gives what its handlers saw and what came back.
-// direct: by sendConn, else by net/http's server alone.
+// direct: by plainConn, else by net/http's server alone.
 func sendSeen(t testing.TB, direct bool, say []byte) (saw []string, back []byte) {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -75,7 +75,7 @@ func sendSeen(t testing.TB, direct bool, say []byte) (saw []string, back []byte)
 	}
 	var c net.Conn = quiet
 	if direct {
-		c = &sendConn{Conn: c, s: newSends(context.Background(), sendToken, handlers)}
+		c = &plainConn{Conn: c, s: newPlain(context.Background(), sendToken, handlers)}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -182,14 +182,14 @@ func TestASendInPiecesIsServed(t *testing.T) {
 	for cut := 1; cut < len(say); cut += 7 {
 		here, there := net.Pipe()
 		served := make(chan string, 4)
-		s := newSends(t.Context(), sendToken, map[string]http.HandlerFunc{"/v1/messages": func(w http.ResponseWriter, r *http.Request) {
+		s := newPlain(t.Context(), sendToken, map[string]http.HandlerFunc{"/v1/messages": func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
 			served <- string(b)
 			w.WriteHeader(http.StatusCreated)
 		}})
 		var work sync.WaitGroup
 		work.Go(func() {
-			_, _ = (&sendConn{Conn: here, s: s}).Read(make([]byte, 4096))
+			_, _ = (&plainConn{Conn: here, s: s}).Read(make([]byte, 4096))
 			_ = here.Close()
 		})
 		var read sync.WaitGroup
@@ -209,7 +209,7 @@ func TestASendInPiecesIsServed(t *testing.T) {
 
 func TestAnIdleConnectionsDeadlineMovesOnceASecond(t *testing.T) {
 	c := &countingConn{}
-	s := &sendConn{Conn: c, s: newSends(context.Background(), sendToken, nil)}
+	s := &plainConn{Conn: c, s: newPlain(context.Background(), sendToken, nil)}
 	for range 100 {
 		s.idle()
 	}
@@ -246,7 +246,7 @@ func TestABodyHasTimeOfItsOwn(t *testing.T) {
 			}
 			w.WriteHeader(http.StatusCreated)
 		}}
-		c := &sendConn{Conn: server, s: newSends(t.Context(), sendToken, handlers)}
+		c := &plainConn{Conn: server, s: newPlain(t.Context(), sendToken, handlers)}
 		var work sync.WaitGroup
 		work.Go(func() {
 			_ = c.SetReadDeadline(time.Now().Add(headTimeout)) // as net/http's server

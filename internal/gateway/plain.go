@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -24,30 +25,32 @@ const (
 	idleTimeout = 5 * time.Minute
 )
 
-// maxSend is the largest body that is served here: a batch of sixteen of 1 KiB
-// has 18.
-const maxSend = 256 << 10
+// maxPlain is the largest body that is served here: a batch of sixteen messages
+// of 1 KiB has 18.
+const maxPlain = 256 << 10
 
-// sends serves the sends of messages on gateway.sock (docs/decisions/0078).
-type sends struct {
+// plainServer serves on gateway.sock what is asked for often and answered soon:
+// sends of messages (docs/decisions/0078), and calls of tools that wait for nobody
+// (0089).
+type plainServer struct {
 	ctx      context.Context // ends with the server
 	token    [sha256.Size]byte
 	handlers map[string]http.HandlerFunc // by path; each answers as a whole, and at its end
 }
 
-func newSends(ctx context.Context, token string, handlers map[string]http.HandlerFunc) *sends {
-	return &sends{ctx: ctx, token: sha256.Sum256([]byte(tooltoken.Of(token))), handlers: handlers}
+func newPlain(ctx context.Context, token string, handlers map[string]http.HandlerFunc) *plainServer {
+	return &plainServer{ctx: ctx, token: sha256.Sum256([]byte(tooltoken.Of(token))), handlers: handlers}
 }
 
 // understood gives the request that head is and who serves it, when it is a
-// plain send with the tools' token. Another token, a wrong one included, is
+// plain one with the tools' token. Another token, a wrong one included, is
 // judged by authenticated.
-func (s *sends) understood(head []byte) (*http.Request, http.HandlerFunc) {
+func (s *plainServer) understood(head []byte) (*http.Request, http.HandlerFunc) {
 	if len(head) == 0 {
 		return nil, nil
 	}
 	r := plain.Post(head)
-	if r == nil || r.ContentLength > maxSend {
+	if r == nil || r.ContentLength > maxPlain {
 		return nil, nil
 	}
 	serve := s.handlers[r.RequestURI] // exactly: no query, nothing escaped
@@ -61,19 +64,25 @@ func (s *sends) understood(head []byte) (*http.Request, http.HandlerFunc) {
 	return r.WithContext(s.ctx), serve
 }
 
-// sendConn is a connection of the runtime, as net/http's server has it. Until
-// its first request that is no plain send it serves itself: the server waits in
+// plainConn is a connection of the runtime, as net/http's server has it. Until
+// its first request that is not plain it serves itself: the server waits in
 // its first Read meanwhile, and hears of nothing but what is left to it. From
 // then on the connection is net/http's, as in internal/proxy.
-type sendConn struct {
+type plainConn struct {
 	net.Conn
-	s     *sends
+	s     *plainServer
 	left  bool      // to net/http
+	first []byte    // of what is left to it
 	until time.Time // the read deadline, when it is that of an idle connection
 }
 
 // Read gives what is net/http's.
-func (c *sendConn) Read(b []byte) (int, error) {
+func (c *plainConn) Read(b []byte) (int, error) {
+	if len(c.first) > 0 {
+		n := copy(b, c.first)
+		c.first = c.first[n:]
+		return n, nil
+	}
 	if c.left {
 		return c.Conn.Read(b)
 	}
@@ -81,8 +90,8 @@ func (c *sendConn) Read(b []byte) (int, error) {
 	return c.serve(b)
 }
 
-// serve answers plain sends, with b to read heads into, and gives what is not one.
-func (c *sendConn) serve(b []byte) (n int, err error) {
+// serve answers plain requests, with b to read heads into, and gives what is not one.
+func (c *plainConn) serve(b []byte) (n int, err error) {
 	timed := true // the deadline is that of a request's head: the server has set it
 	for {
 		end := 0 // of the first head in b[:n], when all of it is here
@@ -114,10 +123,18 @@ func (c *sendConn) serve(b []byte) (n int, err error) {
 			c.idle() // what was left of the time to begin is none for the body
 		}
 		here := end + int(min(int64(n-end), r.ContentLength))
-		body := &sendBody{from: c.Conn, here: b[end:here], more: r.ContentLength - int64(here-end)}
+		body := &plainBody{from: c.Conn, here: b[end:here], more: r.ContentLength - int64(here-end)}
 		r.Body = body
-		if err := answerSend(c.Conn, r, serve, body); err != nil {
+		given, err := answerPlain(c.Conn, r, serve, body)
+		if err != nil {
 			return 0, err
+		}
+		if given != nil {
+			c.first = slices.Concat(b[:end], given, b[here:n])
+			c.head()
+			n = copy(b, c.first)
+			c.first = c.first[n:]
+			return n, nil
 		}
 		n = copy(b, b[here:n])
 		timed = false
@@ -126,29 +143,29 @@ func (c *sendConn) serve(b []byte) (n int, err error) {
 }
 
 // head gives the rest of a head its time.
-func (c *sendConn) head() {
+func (c *plainConn) head() {
 	c.until = time.Time{}
 	_ = c.SetReadDeadline(time.Now().Add(headTimeout))
 }
 
 // idle gives the next request its time, to a second: a deadline costs as much as
 // the rest of what is done here.
-func (c *sendConn) idle() {
+func (c *plainConn) idle() {
 	if until := time.Now().Add(idleTimeout); until.Sub(c.until) > time.Second {
 		c.until = until
 		_ = c.SetReadDeadline(until)
 	}
 }
 
-// sendBody is the body of a request: what came with its head, and the rest.
-type sendBody struct {
+// plainBody is the body of a request: what came with its head, and the rest.
+type plainBody struct {
 	from net.Conn
 	here []byte
 	more int64
 }
 
 // Read reads no byte beyond the body.
-func (b *sendBody) Read(p []byte) (n int, err error) {
+func (b *plainBody) Read(p []byte) (n int, err error) {
 	if len(b.here) > 0 {
 		n = copy(p, b.here)
 		b.here = b.here[n:]
@@ -165,27 +182,42 @@ func (b *sendBody) Read(p []byte) (n int, err error) {
 }
 
 // Close is the connection's.
-func (b *sendBody) Close() error { return nil }
+func (b *plainBody) Close() error { return nil }
 
-// sendAnswer is what a handler answers.
-type sendAnswer struct {
+// plainAnswer is what a handler answers.
+type plainAnswer struct {
 	header http.Header
 	status int
 	body   []byte
+	from   *plainBody
+	conn   net.Conn
+	given  []byte // the request's body, when it is net/http's to serve after all
+}
+
+// give leaves the request, whose whole body this is, to net/http: the handler
+// answers nothing then.
+func (a *plainAnswer) give(body []byte) { a.given = append([]byte{}, body...) }
+
+// SetReadDeadline is for [http.ResponseController]: a body that is here needs none.
+func (a *plainAnswer) SetReadDeadline(t time.Time) error {
+	if a.from.more == 0 {
+		return nil
+	}
+	return a.conn.SetReadDeadline(t)
 }
 
 // Header gives the fields.
-func (a *sendAnswer) Header() http.Header { return a.header }
+func (a *plainAnswer) Header() http.Header { return a.header }
 
 // WriteHeader sets the status, once.
-func (a *sendAnswer) WriteHeader(status int) {
+func (a *plainAnswer) WriteHeader(status int) {
 	if a.status == 0 {
 		a.status = status
 	}
 }
 
 // Write adds to the body.
-func (a *sendAnswer) Write(b []byte) (int, error) {
+func (a *plainAnswer) Write(b []byte) (int, error) {
 	a.WriteHeader(http.StatusOK)
 	a.body = append(a.body, b...)
 	return len(b), nil
@@ -194,11 +226,14 @@ func (a *sendAnswer) Write(b []byte) (int, error) {
 // answers are buffers that responses are written with.
 var answers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// answerSend has a request served and writes the response with one call. An
-// error means that the connection is at its end.
-func answerSend(c net.Conn, r *http.Request, serve http.HandlerFunc, body *sendBody) error {
-	a := sendAnswer{header: make(http.Header, 4)}
+// answerPlain has a request served and writes the response with one call. An
+// error means that the connection is at its end; a body, that it was not served.
+func answerPlain(c net.Conn, r *http.Request, serve http.HandlerFunc, body *plainBody) (given []byte, err error) {
+	a := plainAnswer{header: make(http.Header, 4), from: body, conn: c}
 	serve(&a, r)
+	if a.given != nil {
+		return a.given, nil
+	}
 	a.WriteHeader(http.StatusOK)
 	end := r.Close || body.more > 0 // what was not read is no next request
 	out := answers.Get().(*bytes.Buffer)
@@ -214,19 +249,22 @@ func answerSend(c net.Conn, r *http.Request, serve http.HandlerFunc, body *sendB
 		a.header.Set("Connection", "close")
 	}
 	if err := a.header.Write(out); err != nil {
-		return err
+		return nil, err
 	}
 	out.WriteString("Date: ")
 	out.WriteString(date(time.Now()))
 	out.WriteString("\r\n\r\n")
 	out.Write(a.body)
 	if _, err := c.Write(out.Bytes()); err != nil {
-		return err
+		return nil, err
+	}
+	if out.Cap() > maxPlain {
+		*out = bytes.Buffer{} // no pool keeps what one large answer took
 	}
 	if end {
-		return io.EOF
+		return nil, io.EOF
 	}
-	return nil
+	return nil, nil
 }
 
 // dated is the text of a second.
