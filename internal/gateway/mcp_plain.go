@@ -109,7 +109,10 @@ func (m *mcpSessions) takes(server *mcp.Server, r *http.Request, user string) bo
 
 // plainMethods are the methods that the SDK answers at once, and with one JSON
 // message or none.
-var plainMethods = []string{"initialize", "notifications/initialized", "ping", "tools/list", "tools/call"}
+var plainMethods = []string{
+	"initialize", "notifications/initialized", "server/discover", "ping", "tools/list", "tools/call",
+	"notifications/cancelled", "resources/list", "prompts/list",
+}
 
 // mcpCall is a message by MCP that has nothing unusual. The parts are of its text.
 type mcpCall struct {
