@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
@@ -26,11 +25,11 @@ const (
 
 // encode makes a line of a record as one of an effect.
 func encode(r record.Record) line {
-	text, err := json.Marshal(r)
+	text, err := r.Append(make([]byte, 0, 384))
 	if err != nil {
 		// Only an Input that is no JSON does not encode.
 		r.Input, r.Detail = nil, "the record could not be encoded: "+err.Error()
-		text, _ = json.Marshal(r)
+		text, _ = r.Append(nil)
 	}
 	return line{text, effect}
 }

@@ -117,9 +117,12 @@ func (s *Store) round() {
 			select {}
 		}
 	}()
-	// Those that were just answered get to ask again before the next commit.
-	runtime.Gosched()
+	if s.w.many {
+		// Those that were just answered get to ask again before the next commit.
+		runtime.Gosched()
+	}
 	ops, notes := s.take(s.w.ops[:0])
+	s.w.many = len(ops) > 1
 	if s.batch(ops, notes) {
 		s.lengthen()
 	}
@@ -186,6 +189,7 @@ func (s *Store) flush() {
 // writer is what belongs to who has the lead.
 type writer struct {
 	ops    []*op // of its round
+	many   bool  // the round before had more than one
 	db     *sqlite.Conn
 	broken bool  // memory may differ from the database
 	reopen bool  // the connection cannot be trusted

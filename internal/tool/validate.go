@@ -14,6 +14,7 @@ import (
 	"unicode/utf8"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/jsonscan"
 )
 
 // Bounds of what an answer names: an input may have any number of faults.
@@ -60,13 +61,17 @@ func (r *reader) object(path string, fields []Field, data []byte) Input {
 	for i := range fields {
 		f := &fields[i]
 		at := join(path, f.Name)
-		name, value, n := f.Name, given[f.Name], 0
-		for _, a := range append([]string{f.Name}, f.Aliases...) {
+		name, value, n := f.Name, json.RawMessage(nil), 0
+		take := func(a string) {
 			if v, ok := given[a]; ok {
 				name, value = a, v
 				n++
 				delete(given, a)
 			}
+		}
+		take(f.Name)
+		for _, a := range f.Aliases {
+			take(a)
 		}
 		switch {
 		case n > 1:
@@ -82,6 +87,9 @@ func (r *reader) object(path string, fields []Field, data []byte) Input {
 				in[f.Name] = v
 			}
 		}
+	}
+	if len(given) == 0 {
+		return in
 	}
 	unknown := make([]string, 0, len(given))
 	for name := range given {
@@ -99,6 +107,9 @@ func (r *reader) members(path string, data []byte) (map[string]json.RawMessage, 
 	if !utf8.Valid(data) {
 		r.fault(path, "it is not UTF-8")
 		return nil, false
+	}
+	if out, ok := quickly(data); ok {
+		return out, true
 	}
 	d := json.NewDecoder(bytes.NewReader(data))
 	t, err := d.Token()
@@ -134,6 +145,19 @@ func (r *reader) members(path string, data []byte) (map[string]json.RawMessage, 
 		return nil, false
 	}
 	return out, true
+}
+
+// quickly splits an object that has nothing unusual and no fault.
+func quickly(data []byte) (out map[string]json.RawMessage, ok bool) {
+	out = make(map[string]json.RawMessage, 4)
+	ok = jsonscan.Object(data, func(name, value []byte) bool {
+		if _, again := out[string(name)]; again {
+			return false
+		}
+		out[string(name)] = value
+		return true
+	})
+	return out, ok
 }
 
 func (r *reader) value(path string, f *Field, data json.RawMessage) (any, bool) {
@@ -247,6 +271,9 @@ func (r *reader) array(path string, f *Field, data json.RawMessage) any {
 // text reads a JSON string. A lone surrogate, which Go would replace in
 // silence, is refused.
 func (r *reader) text(path string, data json.RawMessage) (string, bool) {
+	if s, ok := jsonscan.Plain(data); ok {
+		return string(s), true
+	}
 	var s string
 	if len(data) == 0 || data[0] != '"' || json.Unmarshal(data, &s) != nil {
 		r.fault(path, "a string is wanted")
