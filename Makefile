@@ -66,7 +66,12 @@ demo: build ## two agents, then six that talk, in throwaway hosts; HOST=here use
 bench: build ## measure; writes docs/benchmarks.md and prints the rest
 	@[ "$$(id -u)" = 0 ] || { echo "make bench needs root: run sudo make bench" >&2; exit 1; }
 	bench/run
-	BULKHEAD_BENCH=1 go test -count=1 -v -run . ./bench/
+	export BULKHEAD_BENCH=1
+	go test -count=1 -v -run . ./bench/
+	go test -count=1 -run '^$$' -bench Records ./internal/store
+	go test -count=1 -run '^$$' -bench Write -benchtime 300x ./internal/primitive/fs
+	go test -count=1 -v -run TestCodeIsRunForTheAgent ./internal/primitive/proc
+	for m in redis postgres; do go -C bench/$$m test -count=1 -v .; done
 
 .PHONY: lint
 lint: go ## formatting and linters, at pinned versions

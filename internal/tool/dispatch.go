@@ -141,7 +141,9 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 	c.In, c.shown = in, d.shower.show(t.Fields, in)
 	out, err := safely(withQuota(ctx, c.Caller.Quota), c, do)
 	var answer json.RawMessage
-	if err == nil {
+	if written, ok := out.(Answer); ok {
+		answer = json.RawMessage(written)
+	} else if err == nil {
 		answer, err = json.Marshal(out)
 	}
 	if werr := c.outcome(ctx, err); werr != nil {

@@ -2,6 +2,7 @@ package tool
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -45,11 +46,15 @@ type Tool struct {
 	Effect bool
 	// MaxInput bounds the bytes of its input's JSON; 0: DefaultInput.
 	MaxInput int64
-	// Run does it. The answer is marshalled as JSON. A *deny.Reason in the error's
+	// Run does it. The answer is marshalled as JSON, but an [Answer]. A *deny.Reason in the error's
 	// chain is what the agent gets; any other error is told as tools.failed,
 	// without its text, which goes to the log.
 	Run func(ctx context.Context, c *Call) (any, error)
 }
+
+// Answer is an answer of a tool that is JSON already, to the byte as encoding/json
+// would write it. It is given as it is.
+type Answer json.RawMessage
 
 // Caller is who calls, known before the body is read.
 type Caller struct {

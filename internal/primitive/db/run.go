@@ -21,6 +21,23 @@ type Result struct {
 	Truncated bool `json:"truncated,omitempty"`
 }
 
+// answer is r as JSON, as encoding/json writes it: that would read every row again.
+func (r Result) answer() tool.Answer {
+	b := make([]byte, 0, size([]Result{r})+len(r.Rows)+64)
+	b = append(b, `{"rows":[`...)
+	for i, row := range r.Rows {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, row...)
+	}
+	b = strconv.AppendInt(append(b, `],"rowCount":`...), r.RowCount, 10)
+	if r.Truncated {
+		b = append(b, `,"truncated":true`...)
+	}
+	return append(b, '}')
+}
+
 // Statement is one statement with its parameters.
 type Statement struct {
 	SQL    string
@@ -190,11 +207,13 @@ func changed(c *conn) (int64, error) {
 // collect steps through a statement. most below 0: more than MaxRows are refused.
 func collect(what string, p driver.Stmt, args []driver.Value, most int, types map[string]string) (Result, error) {
 	out := Result{Rows: []json.RawMessage{}}
-	var names []string
+	var names [][]byte // as they stand in a row
 	total := 0
 	err := step(p, args, func(columns []column, row []driver.Value) error {
 		if names == nil {
-			names = distinct(columns)
+			for _, n := range distinct(columns) {
+				names = append(names, append(appendText(nil, n), ':'))
+			}
 		}
 		if len(out.Rows) == MaxRows {
 			if most < 0 {
@@ -213,8 +232,7 @@ func collect(what string, p driver.Stmt, args []driver.Value, most int, types ma
 			if typ == "" {
 				typ = types[columns[i].name]
 			}
-			b = append(appendText(b, names[i]), ':')
-			b = appendValue(b, v, typ)
+			b = appendValue(append(b, names[i]...), v, typ)
 		}
 		b = append(b, '}')
 		if total += len(b); total > MaxAnswer {

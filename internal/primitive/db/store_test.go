@@ -298,8 +298,9 @@ func TestTheCallersEndStopsAStatement(t *testing.T) {
 }
 
 func TestACallThatWaitsTooLongIsToldSo(t *testing.T) {
-	w := open(t, file(t), roomy, 50*time.Millisecond)
+	w := open(t, file(t), roomy, DefaultTime)
 	w.call(t, "db_create_table", `{"table":"a","schema":[{"column":"x","type":"text"}]}`)
+	w.cfg.Time = 50 * time.Millisecond
 	c := <-w.write
 	if got := w.call(t, "db_query", map[string]any{"sql": "DELETE FROM a"}); got != "tools.timeout" {
 		t.Error(got)

@@ -82,7 +82,11 @@ func statementOf(in tool.Input) Statement {
 }
 
 func (s *Store) runQuery(ctx context.Context, c *tool.Call) (any, error) {
-	return s.Query(ctx, c.What(), statementOf(c.In), begin(ctx, c))
+	r, err := s.Query(ctx, c.What(), statementOf(c.In), begin(ctx, c))
+	if err != nil {
+		return nil, err
+	}
+	return r.answer(), nil
 }
 
 func (s *Store) runTransaction(ctx context.Context, c *tool.Call) (any, error) {

@@ -112,8 +112,10 @@ func appendValue(out []byte, v driver.Value, typ string) []byte {
 		if !utf8.ValidString(v) {
 			return appendBlob(out, []byte(v))
 		}
-		if strings.HasPrefix(typ, "JSONB") && json.Valid([]byte(v)) {
-			return append(out, v...)
+		if strings.HasPrefix(typ, "JSONB") {
+			if b, err := json.Marshal(json.RawMessage(v)); err == nil { // compact, and escaped as all of an answer is
+				return append(out, b...)
+			}
 		}
 		return appendText(out, v)
 	case []byte:
@@ -144,10 +146,24 @@ func appendBlob(out, v []byte) []byte {
 	return append(out, `"}`...)
 }
 
+// appendText adds a string as encoding/json writes it.
 func appendText(out []byte, v string) []byte {
+	if unescaped(v) {
+		return append(append(append(out, '"'), v...), '"')
+	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		return append(out, `""`...) // a string always can
 	}
 	return append(out, b...)
+}
+
+// unescaped says whether a string stands in JSON as it is.
+func unescaped(v string) bool {
+	for i := range len(v) {
+		if ch := v[i]; ch < ' ' || ch >= 0x7f || ch == '"' || ch == '\\' || ch == '<' || ch == '>' || ch == '&' {
+			return false
+		}
+	}
+	return true
 }

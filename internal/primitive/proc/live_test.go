@@ -3,6 +3,7 @@ package proc_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -260,10 +261,22 @@ func await(t *testing.T, what string, ok func() bool) {
 	t.Fatal("waited in vain for " + what)
 }
 
+// stderrOf is what a program said that failed.
+func stderrOf(err error) string {
+	if e := (*exec.ExitError)(nil); errors.As(err, &e) {
+		return "\n" + string(e.Stderr)
+	}
+	return ""
+}
+
 // measure compares proc_execute of print(1) with others, turn by turn. Nothing
 // is asserted about time.
 func measure(ctx context.Context, t *testing.T, g *gateway) {
-	const rounds = 12
+	const rounds = 21
+	podman := append([]string{
+		"run", "--rm", "--network=none", "--read-only", "--cap-drop=all", "--security-opt=no-new-privileges", "--pids-limit=64", "--memory=256m", "--cpus=2",
+		"--user=1000:1000", "--log-driver=none", "--volume=/usr:/usr:ro", "--tmpfs=/tmp", "--rootfs", filepath.Join(layout.Default().Image("tools"), "rootfs"),
+	}, "/usr/bin/python3", "-I", "-c", "print(1)")
 	ways := []struct {
 		name string
 		run  func() error
@@ -272,6 +285,16 @@ func measure(ctx context.Context, t *testing.T, g *gateway) {
 		{"bare python3 -I -c", func() error { return exec.CommandContext(ctx, "/usr/bin/python3", "-I", "-c", "print(1)").Run() }},
 		{"bwrap", func() error {
 			return exec.CommandContext(ctx, "bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "python3", "-I", "-c", "print(1)").Run()
+		}},
+		{"podman run", func() error {
+			if _, err := exec.LookPath("podman"); err != nil {
+				return nil // what is not there shows as no time at all
+			}
+			out, err := exec.CommandContext(ctx, "podman", podman...).Output() // #nosec G204 -- fixed
+			if err == nil && string(out) != "1\n" {
+				err = fmt.Errorf("%q", out)
+			}
+			return err
 		}},
 		{"proc_execute", func() error {
 			var e proc.Ended
@@ -291,7 +314,7 @@ func measure(ctx context.Context, t *testing.T, g *gateway) {
 				time.Sleep(pause) // in which the pool fills again
 				at := time.Now()
 				if err := w.run(); err != nil {
-					t.Fatalf("%s: %v", w.name, err)
+					t.Fatalf("%s: %v%s", w.name, err, stderrOf(err))
 				}
 				took[i] = append(took[i], time.Since(at))
 			}
