@@ -29,8 +29,8 @@ import (
 // Bounds of MCP.
 const (
 	maxSessions    = 64
-	sessionIdle    = 10 * time.Minute
-	maxMCPEnvelope = 64 << 10 // what a request may have around its tool's input
+	sessionIdle    = 10 * time.Minute // at least; see sessionFresh
+	maxMCPEnvelope = 64 << 10         // what a request may have around its tool's input
 )
 
 // mcpDoor serves the tools by MCP: streamable HTTP at /mcp with sessions, and

@@ -443,3 +443,26 @@ func TestTheLogBecomesLong(t *testing.T) {
 		t.Error("a log that is not there became long")
 	}
 }
+
+// TestReadsDoNotWaitForTheRecordsOfReads: those go to disk when their time has
+// come, and not with each read that follows.
+func TestReadsDoNotWaitForTheRecordsOfReads(t *testing.T) {
+	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db")})
+	const n = 300
+	start := time.Now()
+	for range n {
+		s.Note(call(record.Allowed, "mem_get"))
+		if err := s.View(t.Context(), func(*Tx) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if most := int(time.Since(start)/flushDelay) + 2; s.w.commits > most {
+		t.Errorf("%d commits, %d at the most in that time", s.w.commits, most)
+	}
+	if got := spooled(t, openAt(t, Config{Path: s.cfg.Path})); len(got) != n {
+		t.Errorf("%d records of %d", len(got), n)
+	}
+}
