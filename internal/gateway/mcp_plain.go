@@ -159,6 +159,9 @@ func readCall(body []byte) (c mcpCall, only, ok bool) {
 		only = false // as _meta
 		return true
 	})
+	if !ok {
+		return c, false, false
+	}
 	if c.name, ok = jsonscan.Plain(c.name); !ok {
 		return c, false, false
 	}

@@ -112,6 +112,7 @@ func TestMCPIsAnsweredAsTheSDKDoes(t *testing.T) {
 		"no version":                {body: strings.Replace(get, `"jsonrpc":"2.0",`, "", 1), fields: all},
 		"a member twice":            {body: strings.Replace(get, `"id":1`, `"id":1,"id":2`, 1), fields: all},
 		"a name twice":              {body: strings.Replace(get, `"name":"mem_get"`, `"name":"mem_get","name":"mem_set"`, 1), fields: all},
+		"a name twice, escaped":     {body: strings.Replace(get, `"key":"a"}`, `"key":"a"},"\u006eame":"mem_set"`, 1), fields: all},
 		"an unknown member":         {body: strings.Replace(get, `"id":1`, `"id":1,"x":2`, 1), fields: all},
 		"another case":              {body: strings.Replace(get, `"method"`, `"Method"`, 1), fields: all},
 		"a method with an escape":   {body: strings.Replace(get, "tools/call", `tools\/call`, 1), fields: all},
@@ -239,7 +240,7 @@ func TestTheSDKSeesASessionOnceInAWhile(t *testing.T) {
 func FuzzReadCall(f *testing.F) {
 	for _, s := range []string{
 		callOf("1", "mem_get", `{"key":"a"}`), callOf(`"a"`, "mem_set", `{"a":[{"b":"\""}]}`), callOf("007", "x", "{}"), callOf("1", "x", `{}`) + " ",
-		`{"jsonrpc":"2.0","id":1,"method":"ping"}`, strings.ToUpper(callOf("1", "x", "{}")),
+		`{"jsonrpc":"2.0","id":1,"method":"ping"}`, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"a","arguments":{},"\u006eame":"b"}}`, strings.ToUpper(callOf("1", "x", "{}")),
 	} {
 		f.Add([]byte(s), []byte(`{"key":"a","value":"<\\\""}`))
 	}
