@@ -7,8 +7,9 @@
 // [Open] gives a [Store]. [Store.Update] runs a function inside a transaction,
 // [Store.View] one that only reads. One at a time runs them, for all: who asks
 // when nobody does has the lead, and does its own at once, without waking
-// anybody. What comes meanwhile waits, becomes the next transaction and so shares
-// one fsync, however many ask; a goroutine of the store's, the writer, leads then. Each function has a savepoint of its own: one that fails, or
+// anybody. What comes meanwhile waits, becomes the next transaction and so
+// shares one fsync, however many ask; a goroutine of the store's, the writer,
+// leads then. Each function has a savepoint of its own: one that fails, or
 // panics, fails nobody else. An answer is given when the transaction is on
 // disk. What only reads is answered before, from what is on disk.
 //
