@@ -135,7 +135,8 @@ type Agent struct {
 	Upstream string
 	// Proxy is where its runtime finds the HTTP proxy, "address:port".
 	Proxy string
-	// Dialer is the path of dialer.sock as its gateway sees it.
+	// Dialer is the path of dialer.sock as its gateway sees it; empty when it has
+	// none, as a guest without destinations.
 	Dialer string
 	// Adapter is the path of its adapter.sock as its gateway sees it; empty when
 	// its team has no messages.

@@ -207,11 +207,9 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, []abse
 				row.Target = at.Name
 			}
 			one := asking{a: a}
-			if a.Absent != nil {
-				if who, why := a.Absent(from, at); why != "" {
-					absent = append(absent, absence{a.ID, who, why})
-					continue
-				}
+			if who, why := a.absent(from, at); why != "" {
+				absent = append(absent, absence{a.ID, who, why})
+				continue
 			}
 			one.q = request(a, from, at, bait.world, from.own(pl.p))
 			why, v := a.impossible(from, at, bait.world, expected, &one.q)
@@ -327,12 +325,21 @@ func (a Attack) impossible(from, at Agent, w World, expected map[string]bool, q 
 	return "", ""
 }
 
+// absent is Absent, and what goes for all attacks by the dialer.
+func (a Attack) absent(from, at Agent) (who, why string) {
+	switch {
+	case from.Dialer == "" && strings.HasPrefix(a.Attempt, "dialer."):
+		return from.Name, "it has no dialer: nothing is listed for it"
+	case a.Absent != nil:
+		return a.Absent(from, at)
+	}
+	return "", ""
+}
+
 // lacking says why an attack cannot be made from one agent on another.
 func (a Attack) lacking(from, at Agent, w World) string {
-	if a.Absent != nil {
-		if _, why := a.Absent(from, at); why != "" {
-			return why
-		}
+	if _, why := a.absent(from, at); why != "" {
+		return why
 	}
 	if a.Lacks != nil {
 		return a.Lacks(from, w)

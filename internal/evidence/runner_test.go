@@ -71,7 +71,7 @@ func twoAgents(t *testing.T) []Agent {
 	h := layout.Host{State: t.TempDir(), Run: t.TempDir(), Etc: t.TempDir()}
 	var out []Agent
 	for i, name := range []string{"writer", "editor"} {
-		a := Agent{Name: name, Place: h.Agent("pair", name), IDs: layout.IDs{Account: uint32(900000 + i), Base: uint32(1000000 + i*layout.RangeSize)}, PIDs: []int{os.Getpid()}, Named: "listed.example:443"}
+		a := Agent{Name: name, Place: h.Agent("pair", name), IDs: layout.IDs{Account: uint32(900000 + i), Base: uint32(1000000 + i*layout.RangeSize)}, PIDs: []int{os.Getpid()}, Dialer: "/dialer.sock", Named: "listed.example:443"}
 		if err := os.MkdirAll(a.Place.Home(), 0o700); err != nil {
 			t.Fatal(err)
 		}

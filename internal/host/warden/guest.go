@@ -51,6 +51,7 @@ type guest struct {
 
 	state guestState // guarded by Warden.mu
 	seats []string   // servers that have it as a member; guarded by Warden.mu
+	holds int        // who reads or attacks it now, so that it does not rest; guarded by Warden.mu
 	since time.Time  // of state; guarded by Warden.mu
 }
 
