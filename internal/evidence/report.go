@@ -31,7 +31,8 @@ type Report struct {
 	SchemaVersion int      `json:"schemaVersion"`
 	Team          string   `json:"team"`
 	Agents        []string `json:"agents"`
-	Attacks       int      `json:"attacks"` // rows
+	Guests        []string `json:"guests,omitempty"` // of Agents: those that were awake
+	Attacks       int      `json:"attacks"`          // rows
 	Denied        int      `json:"denied"`
 	Succeeded     int      `json:"succeeded"`
 	Unproven      int      `json:"unproven"`

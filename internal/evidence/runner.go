@@ -153,6 +153,9 @@ func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, []abse
 		}
 		if !from.Server {
 			r.Agents = append(r.Agents, from.Name)
+			if from.Guest {
+				r.Guests = append(r.Guests, from.Name)
+			}
 		}
 		for _, p := range Positions() {
 			if from.has(p) {

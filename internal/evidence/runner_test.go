@@ -265,7 +265,7 @@ func TestAControlThatDoesNotBiteFailsTheReport(t *testing.T) {
 }
 
 func TestReportsJSONHasTheFieldsOfTheContract(t *testing.T) {
-	r := &Report{SchemaVersion: SchemaVersion, Team: "pair", Agents: []string{"writer"}, Rows: []Row{{Agent: "writer", Position: FromRuntime, Attack: "mount.tmpfs", Layer: deny.LayerPod, Verdict: Denied, Evidence: "mount tmpfs: EPERM"}}, Controls: Controls{Rows: []ControlRow{}}, Library: describe(slices.DeleteFunc(Attacks(), func(a Attack) bool { return a.ID != "mount.tmpfs" }))}
+	r := &Report{SchemaVersion: SchemaVersion, Team: "pair", Agents: []string{"writer"}, LeftOut: []LeftOut{{Why: "it has no audit", Of: []string{"writer"}, Attacks: []string{"audit.log", "audit.token"}, Rows: 4}}, Rows: []Row{{Agent: "writer", Position: FromRuntime, Attack: "mount.tmpfs", Layer: deny.LayerPod, Verdict: Denied, Evidence: "mount tmpfs: EPERM"}}, Controls: Controls{Rows: []ControlRow{}}, Library: describe(slices.DeleteFunc(Attacks(), func(a Attack) bool { return a.ID != "mount.tmpfs" }))}
 	r.count()
 	got, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
