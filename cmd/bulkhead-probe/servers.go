@@ -158,7 +158,7 @@ func talk(path, protocol string, said ...request) (no error, failed error) {
 			return closedOr(err)
 		}
 		switch m.Verb {
-		case "ok", "result", "taken":
+		case "ok", "result", "taken", "published", "messages", "subscribed", "topics":
 		case "denied":
 			var r deny.Reason
 			if err := json.Unmarshal(m.Body, &r); err != nil || r.Code == "" {

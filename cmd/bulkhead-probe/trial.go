@@ -38,7 +38,7 @@ type kind struct {
 // kinds lists every attempt by the name that requests use.
 func kinds() map[string]kind {
 	all := firstKinds()
-	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), gatewayKinds(), exhaustKinds()} {
+	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), topicKinds(), gatewayKinds(), exhaustKinds()} {
 		maps.Copy(all, more)
 	}
 	return all

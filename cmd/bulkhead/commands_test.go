@@ -165,6 +165,7 @@ func sampleResults() map[string]any {
 }
 
 const verifyReport = `{"schemaVersion":1,"team":"pair","agents":["writer"],"attacks":3,"denied":2,"succeeded":0,"unproven":0,"not_run":1,
+"leftOut":[{"why":"it has no front","of":["reviewer","writer"],"attacks":["front.port","front.token"],"rows":8}],
 "controls":{"run":2,"bit":1,"not_run":0,"rows":[
  {"attack":"mount.tmpfs","mechanism":"seccomp","off":["user-namespace"],"position":"runtime","on":"EPERM","without":"mounted","bit":true},
  {"attack":"net.unlisted","mechanism":"nftables","off":[],"position":"gateway","on":"EPERM","without":"EPERM","bit":false}]},

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,6 +61,7 @@ type matrix struct {
 	Unproven      int             `json:"unproven"`
 	NotRun        int             `json:"not_run"`
 	Notes         []string        `json:"notes"`
+	LeftOut       []leftOut       `json:"leftOut"`
 	Controls      struct {
 		Run    int `json:"run"`
 		Bit    int `json:"bit"`
@@ -85,6 +87,14 @@ type matrix struct {
 		Beside    string `json:"beside"`
 	} `json:"exhaustion"`
 	Rows []attempt `json:"rows"`
+}
+
+// leftOut is what the team has nothing of, so that there are no rows for it.
+type leftOut struct {
+	Why     string   `json:"why"`
+	Of      []string `json:"of"`
+	Attacks []string `json:"attacks"`
+	Rows    int      `json:"rows"`
 }
 
 // attempt is one attack from one position of one agent.
@@ -159,6 +169,7 @@ func (a *app) showMatrix(m *matrix, noControls, rows bool) {
 	for _, n := range m.Notes {
 		fmt.Fprintln(a.out, "Note: "+terminal.Line(n))
 	}
+	a.showLeftOut(m.LeftOut)
 	switch {
 	case m.Succeeded > 0:
 		a.next("stop the team (`sudo bulkhead stop`) until each attack that succeeded is understood")
@@ -173,6 +184,26 @@ func (a *app) showMatrix(m *matrix, noControls, rows bool) {
 	default:
 		a.next("keep the evidence: `sudo bulkhead verify --json > evidence.json`")
 	}
+}
+
+// showLeftOut says once what is no part of the matrix.
+func (a *app) showLeftOut(list []leftOut) {
+	if len(list) == 0 {
+		return
+	}
+	rows, kinds := 0, map[string]bool{}
+	for _, l := range list {
+		rows += l.Rows
+		for _, id := range l.Attacks {
+			kinds[id] = true
+		}
+	}
+	fmt.Fprintf(a.out, "\nNot covered, since the team has nothing of the kind: %d attempts of %d attacks\n", rows, len(kinds))
+	t := table{head: []string{"WHY", "AGENTS", "ATTEMPTS", "ATTACKS"}}
+	for _, l := range list {
+		t.add(plain(l.Why), plain(clip(strings.Join(l.Of, ", "), 60)), plain(strconv.Itoa(l.Rows)), plain(clip(strings.Join(l.Attacks, ", "), 80)))
+	}
+	t.write(a.out, a.colour)
 }
 
 func (a *app) showAttempts(rows []attempt) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,35 @@ func TestDifferencesNameWhatGotWorse(t *testing.T) {
 	}
 	if list, err := Differences(before, before); err != nil || len(list) != 0 {
 		t.Errorf("%v, %v", list, err)
+	}
+}
+
+// What is not attacked any more is no better for it, unless it was a guest that
+// sleeps by now.
+func TestWhatIsNotTriedAnyMoreIsWorseUnlessAGuestSleeps(t *testing.T) {
+	verify, prove := fixture(t, "verify.json"), fixture(t, "prove.json")
+	const row = `{"agent": "writer", "position": "gateway", "target": "reader", "attack": "file.other", "layer": "account", "verdict": "denied", "evidence": "EACCES"},`
+	if !strings.Contains(verify, row) {
+		t.Fatal("the fixture has another row")
+	}
+	without := strings.Replace(verify, row, "", 1)
+	guest := func(s string) string { return strings.Replace(s, `"agents"`, `"guests": ["writer"], "agents"`, 1) }
+	for name, tc := range map[string]struct {
+		before, after string
+		worse         bool
+	}{
+		"an attack on an agent is left out":       {verify, without, true},
+		"one on a guest that goes on being tried": {guest(verify), guest(without), true},
+		"a guest sleeps":                          {guest(verify), without, false},
+	} {
+		list, err := Differences(statement(t, tc.before, prove), statement(t, tc.after, prove))
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(list, func(d Difference) bool { return d.What == "attack/writer/gateway/file.other" })
+		if i < 0 || list[i].Worse != tc.worse {
+			t.Errorf("%s: %+v", name, list)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 )
 
 // Difference is one thing in which two pieces of evidence differ. An empty side
@@ -26,6 +27,10 @@ func Differences(before, after *Statement) ([]Difference, error) {
 	if err != nil {
 		return nil, err
 	}
+	gone, err := asleep(before, after)
+	if err != nil {
+		return nil, err
+	}
 	out := []Difference{}
 	for _, what := range slices.Sorted(maps.Keys(union(b, a))) {
 		if b[what] == a[what] {
@@ -33,6 +38,9 @@ func Differences(before, after *Statement) ([]Difference, error) {
 		}
 		ok := outcomes[passed]
 		gotWorse := a[what] == outcomes[failed] || b[what] == ok && a[what] != ok
+		if _, there := a[what]; !there && slices.Contains(gone, agentOf(what)) {
+			gotWorse = false // nothing of it runs
+		}
 		out = append(out, Difference{What: what, Before: b[what], After: a[what], Worse: gotWorse})
 	}
 	slices.SortStableFunc(out, func(x, y Difference) int {
@@ -45,6 +53,29 @@ func Differences(before, after *Statement) ([]Difference, error) {
 		return 1
 	})
 	return out, nil
+}
+
+// asleep are the guests that were attacked before and are not now: they come and
+// go with who calls them.
+func asleep(before, after *Statement) ([]string, error) {
+	b, err := before.Predicate.Evidence.Seen()
+	if err != nil {
+		return nil, err
+	}
+	a, err := after.Predicate.Evidence.Seen()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(slices.Clone(b.Verify.Guests), func(g string) bool { return slices.Contains(a.Verify.Guests, g) }), nil
+}
+
+// agentOf is the agent that the name of a test has; "" when it has none.
+func agentOf(test string) string {
+	f := strings.Split(test, "/")
+	if len(f) < 2 || f[0] != "attack" && f[0] != "statement" {
+		return ""
+	}
+	return f[1]
 }
 
 var outcomes = map[worst]string{passed: "passed", notRun: "not run", failed: "failed"}

@@ -18,13 +18,17 @@ type Attacks struct {
 	SchemaVersion int      `json:"schemaVersion"`
 	Team          string   `json:"team"`
 	Agents        []string `json:"agents"`
+	Guests        []string `json:"guests"` // of Agents: those that were awake
 	Attacks       int      `json:"attacks"`
 	Denied        int      `json:"denied"`
 	Succeeded     int      `json:"succeeded"`
 	Unproven      int      `json:"unproven"`
 	NotRun        int      `json:"not_run"`
 	Notes         []string `json:"notes"`
-	Controls      struct {
+	// LeftOut is what there are no rows for, since the team has nothing of the kind;
+	// evidence names it among what is not covered.
+	LeftOut  []LeftOut `json:"leftOut"`
+	Controls struct {
 		Run    int       `json:"run"`
 		Bit    int       `json:"bit"`
 		NotRun int       `json:"not_run"`
@@ -42,6 +46,14 @@ type Attempt struct {
 	Layer    string `json:"layer"`
 	Verdict  string `json:"verdict"` // "denied", "succeeded", "unproven", "not_run"
 	Evidence string `json:"evidence"`
+}
+
+// LeftOut is one reason, the agents of which it is said, and the attacks.
+type LeftOut struct {
+	Why     string   `json:"why"`
+	Of      []string `json:"of"`
+	Attacks []string `json:"attacks"`
+	Rows    int      `json:"rows"`
 }
 
 // Control is one mechanism against one attack, in a decoy.

@@ -63,10 +63,17 @@ type Attack struct {
 	// Lacks says why the attack cannot be made from an agent, on this host; ""
 	// when it can. Its row then is not run. It may be nil.
 	Lacks func(from Agent, w World) string
+	// Absent says why, by the manifest, there is nothing to aim at: who has none
+	// of it, and of what; "" when there is. Then the attack is no part of the
+	// team's matrix ([LeftOut]). It may be nil.
+	Absent func(from, at Agent) (who, why string)
 	// OnlyThere says that its paths are the host's, and that only those which are
-	// there are tried: what does not exist is refused to everybody. Without any
-	// its row is not run.
+	// there are tried: what does not exist is refused to everybody. One that is
+	// expected ([Agent.Expected]) and not there fails the row.
 	OnlyThere bool
+	// None says what it means that none of them is there and none was expected:
+	// then it is left out. "" for what every agent has: then nothing is proven.
+	None string
 	// Disturbs says that it changes what other attempts of the same decoy would
 	// meet when it succeeds: it then has decoys of its own.
 	Disturbs bool
@@ -128,7 +135,8 @@ type Agent struct {
 	Upstream string
 	// Proxy is where its runtime finds the HTTP proxy, "address:port".
 	Proxy string
-	// Dialer is the path of dialer.sock as its gateway sees it.
+	// Dialer is the path of dialer.sock as its gateway sees it; empty when it has
+	// none, as a guest without destinations.
 	Dialer string
 	// Adapter is the path of its adapter.sock as its gateway sees it; empty when
 	// its team has no messages.
@@ -136,6 +144,11 @@ type Agent struct {
 	// Server says that it is none of the agents but a server that they have: an
 	// attacker, and no target. Its IDs.Account is all that it has.
 	Server bool
+	// Guest says that it was made over HTTP and has no runtime.
+	Guest bool
+	// Expected are paths of the host that are there while it runs, as its manifest
+	// says.
+	Expected []string
 	// Code says that its gateway has code run, in cells of its own.
 	Code bool
 	// Siblings are the host's numbers of everything that runs for the agent: its
@@ -143,9 +156,12 @@ type Agent struct {
 	Siblings []int
 	// TokenFile is where its runtime finds the token of its tools.
 	TokenFile string
-	// Audit and Front are the paths of its sockets of those servers as its gateway
-	// sees them; empty when its team has none.
-	Audit, Front string
+	// Audit, Front and Topics are the paths of its sockets of those servers as its
+	// gateway sees them; empty when its team has none.
+	Audit, Front, Topics string
+	// Unpublished and Unread are public topics of its team, with their prefix, in
+	// which the manifest does not let it publish, or does not let it read.
+	Unpublished, Unread []string
 	// Listens is where its team's front listens, "address:port"; empty when it has
 	// none.
 	Listens string
@@ -192,7 +208,11 @@ type World struct {
 
 // Secrets lists what no other agent may read.
 func (a Agent) Secrets() []string {
-	return []string{a.Place.Home(), a.Place.Workspace(), a.Place.Data(), a.Place.Control(), a.Place.Logs()}
+	kept := []string{a.Place.Data(), a.Place.Control(), a.Place.Logs()}
+	if a.Guest {
+		return kept
+	}
+	return append([]string{a.Place.Home(), a.Place.Workspace()}, kept...)
 }
 
 // Sockets lists what no other agent may connect to.
@@ -224,6 +244,8 @@ func (a Agent) has(p Position) bool {
 		return a.Server && p == FromServer
 	case p == FromCode:
 		return a.Code
+	case p == FromRuntime:
+		return !a.Guest
 	}
 	return true
 }

@@ -46,11 +46,9 @@ func (s *scene) controls(ctx context.Context, attacks []Attack) []ControlRow {
 			continue
 		}
 		for _, c := range a.Controls {
-			if a.Lacks != nil {
-				if why := a.Lacks(s.a, s.world); why != "" {
-					rows = append(rows, ControlRow{Attack: a.ID, Mechanism: c.Mechanism, Off: append([]engine.Mechanism{}, c.Off...), Position: c.Position(), NotRun: why})
-					continue
-				}
+			if why := a.lacking(s.a, s.b, s.world); why != "" {
+				rows = append(rows, ControlRow{Attack: a.ID, Mechanism: c.Mechanism, Off: append([]engine.Mechanism{}, c.Off...), Position: c.Position(), NotRun: why})
+				continue
 			}
 			i := len(rows)
 			rows = append(rows, ControlRow{Attack: a.ID, Mechanism: c.Mechanism, Off: append([]engine.Mechanism{}, c.Off...), Position: c.Position()})

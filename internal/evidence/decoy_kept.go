@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 
 	"bulkhead/internal/layout"
+	"bulkhead/internal/topic"
 )
 
 // What decoys find beside files and sockets of the target.
@@ -45,6 +46,9 @@ func (s *scene) makeKept() error {
 		filepath.Join(s.host.EvidenceKeys(), "key"), s.a.adapter().AdapterTokens(),
 	} {
 		file(p, 0, 0o600)
+	}
+	for _, name := range topic.Files(s.a.Place.Team) {
+		file(filepath.Join(s.host.Service(layout.TopicsName).Data(), name), 0, 0o600)
 	}
 	folder(filepath.Join(control.Data(), "keys"), 0, 0o700)
 	folder(s.host.EvidenceKeys(), 0, 0o700)

@@ -113,9 +113,10 @@ func liveTeam(t *testing.T, dir string) *cells {
 		t.Cleanup(func() { _ = in.Close(); _ = c.Wait() })
 		a.PIDs, a.TokenFile, a.ReadOnly = []int{c.Process.Pid}, "/run/bulkhead-token", []string{dir}
 		h.agents = append(h.agents, a)
-		for dir, mode := range map[string]os.FileMode{a.Place.Control(): 0o700, a.Place.Logs(): 0o700, layout.Default().Images(): 0o755} {
+		for dir, mode := range map[string]os.FileMode{a.Place.Control(): 0o700, a.Place.Logs(): 0o700, a.Place.Conf(): 0o755, a.Place.Data(): 0o700, layout.Default().Images(): 0o755} {
 			must(t, os.MkdirAll(dir, mode))
 		}
+		must(t, os.Chown(a.Place.Data(), int(a.IDs.Gateway()), int(a.IDs.Gateway())))
 		cell, err := launcher.Start(t.Context(), launcher.Config{
 			Host: layout.Default(), Place: a.Place, Account: a.IDs.Account, Programs: dir, Build: "test", CgroupRoot: cgroup.RootName,
 		})
@@ -123,6 +124,9 @@ func liveTeam(t *testing.T, dir string) *cells {
 		h.cells[name] = cell
 		t.Cleanup(func() { _ = cell.Shutdown(context.Background()) })
 	}
+	l, err := listenFor(layout.Default().WardenSocket(), 0)
+	must(t, err)
+	t.Cleanup(func() { _ = l.Close() })
 	return h
 }
 

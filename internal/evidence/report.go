@@ -23,7 +23,7 @@ const (
 	Denied    Verdict = "denied"
 	Succeeded Verdict = "succeeded"
 	Unproven  Verdict = "unproven" // lost, failed to try, or refused in a way that nobody expects
-	NotRun    Verdict = "not_run"  // this host or kernel lacks what it needs
+	NotRun    Verdict = "not_run"  // this host or kernel lacks what it needs, or the agent was stopped
 )
 
 // Report is what verify found.
@@ -31,13 +31,16 @@ type Report struct {
 	SchemaVersion int      `json:"schemaVersion"`
 	Team          string   `json:"team"`
 	Agents        []string `json:"agents"`
-	Attacks       int      `json:"attacks"` // rows
+	Guests        []string `json:"guests,omitempty"` // of Agents: those that were awake
+	Attacks       int      `json:"attacks"`          // rows
 	Denied        int      `json:"denied"`
 	Succeeded     int      `json:"succeeded"`
 	Unproven      int      `json:"unproven"`
 	NotRun        int      `json:"not_run"`
 	Notes         []string `json:"notes,omitempty"` // what the rows cannot show
-	Controls      Controls `json:"controls"`
+	// LeftOut is what there are no rows for, since the team has nothing of the kind.
+	LeftOut  []LeftOut `json:"leftOut,omitempty"`
+	Controls Controls  `json:"controls"`
 	// Exhaustion is what came of taking too much, in decoys; absent when none
 	// were wanted.
 	Exhaustion []ExhaustionRow `json:"exhaustion,omitempty"`
@@ -183,6 +186,9 @@ func (r *Report) Text() string {
 	}
 	for _, n := range r.Notes {
 		fmt.Fprintf(&b, "NOTE: %s\n", n)
+	}
+	for _, l := range r.LeftOut {
+		fmt.Fprintf(&b, "NOT COVERED: %s\n", l)
 	}
 	fmt.Fprintf(&b, "%d attacks: %d denied, %d succeeded, %d unproven, %d not run; controls: %d of %d bit, %d not run\n",
 		r.Attacks, r.Denied, r.Succeeded, r.Unproven, r.NotRun, r.Controls.Bit, r.Controls.Run, r.Controls.NotRun)

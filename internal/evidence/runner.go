@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -44,9 +45,14 @@ type Request struct {
 	Only   []string
 	// Servers are attacked from as well, unless Only names agents.
 	Servers []Agent
-	// Idle are agents that do not run: nothing is tried from them, and the
-	// report says so.
+	// Idle are agents that do not run, as it was asked for: nothing is tried from
+	// them, and the report says so. Dead are those that should, each with the
+	// reason: they fail the report.
 	Idle []string
+	Dead map[string]string
+	// Expected are paths of the host that the team's manifest says are there, beside
+	// those of its agents.
+	Expected []string
 	// Notes are what a reader has to know beside the rows.
 	Notes []string
 	// Attacks narrows the table; nil means all of it.
@@ -89,16 +95,19 @@ func Run(ctx context.Context, h Host, q Request) (*Report, error) {
 		begin = time.Now()
 		return s
 	}
-	rows, err := attackAll(ctx, h, q, r)
+	rows, absent, err := attackAll(ctx, h, q, r)
 	if err != nil {
 		return nil, err
 	}
-	r.Rows = rows
+	r.Rows, r.LeftOut = rows, leftOut(absent, q.Attacks)
 	r.Seconds.Attacks = since()
 	for _, name := range q.Idle {
 		for _, p := range Positions()[:3] { // that every agent has
 			r.Rows = append(r.Rows, Row{Agent: name, Position: p, Attack: "none", Verdict: NotRun, Evidence: "the agent does not run"})
 		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(q.Dead)) {
+		r.Rows = append(r.Rows, Row{Agent: name, Position: FromRuntime, Attack: "none", Verdict: Unproven, Evidence: "it should run, and does not: " + q.Dead[name]})
 	}
 	if q.Decoys != nil {
 		if q.Progress != nil {
@@ -132,11 +141,11 @@ type place struct {
 }
 
 // attackAll makes every attack of every agent that is to be attacked from.
-func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error) {
+func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, []absence, error) {
 	var places []place
-	attackers := q.Agents
+	attackers := slices.Clone(q.Agents)
 	if len(q.Only) == 0 {
-		attackers = append(slices.Clone(attackers), q.Servers...)
+		attackers = append(attackers, q.Servers...)
 	}
 	for _, from := range attackers {
 		if len(q.Only) > 0 && !slices.Contains(q.Only, from.Name) {
@@ -144,6 +153,9 @@ func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error)
 		}
 		if !from.Server {
 			r.Agents = append(r.Agents, from.Name)
+			if from.Guest {
+				r.Guests = append(r.Guests, from.Name)
+			}
 		}
 		for _, p := range Positions() {
 			if from.has(p) {
@@ -151,7 +163,8 @@ func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error)
 			}
 		}
 	}
-	rows, errs := make([][]Row, len(places)), make([]error, len(places))
+	attackers = slices.DeleteFunc(attackers, func(a Agent) bool { return len(q.Only) > 0 && !slices.Contains(q.Only, a.Name) })
+	rows, absent, errs := make([][]Row, len(places)), make([][]absence, len(places)), make([]error, len(places))
 	var wait sync.WaitGroup
 	slots := make(chan struct{}, parallel)
 	for i, pl := range places {
@@ -161,41 +174,55 @@ func attackAll(ctx context.Context, h Host, q Request, r *Report) ([]Row, error)
 		}
 		wait.Go(func() {
 			defer func() { <-slots }()
-			rows[i], errs[i] = attackFrom(ctx, h, q, pl)
+			rows[i], absent[i], errs[i] = attackFrom(ctx, h, q, pl)
 		})
 	}
 	wait.Wait()
-	return slices.Concat(rows...), errors.Join(errs...)
+	return slices.Concat(rows...), append(slices.Concat(absent...), nowhereFrom(attackers, q.Attacks)...), errors.Join(errs...)
 }
 
-// attackFrom makes every attack from one place.
-func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, error) {
+// attackFrom makes every attack from one place, and says what is left out.
+func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, []absence, error) {
 	bait, err := newBait()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer bait.close()
 	from := pl.from
 	var rows []Row
 	var asked []asking
 	var of []int // the row of each
+	var absent []absence
+	expected := q.expected()
 	for _, a := range q.Attacks {
 		if !slices.Contains(a.From, pl.p) {
 			continue
 		}
 		targets := []Agent{from}
 		if a.At == AtOthers {
-			targets = slices.DeleteFunc(slices.Clone(q.Agents), func(o Agent) bool { return o.Name == from.Name })
+			if targets = targetsOf(from, q.Agents); len(targets) == 0 {
+				absent = append(absent, absence{a.ID, from.Name, "there is no other agent"})
+			}
 		}
 		for _, at := range targets {
 			row := Row{Agent: from.Name, Position: pl.p, Attack: a.ID, Layer: a.Layer, Verdict: Unproven}
 			if a.At == AtOthers {
 				row.Target = at.Name
 			}
-			one := asking{a: a, q: request(a, from, at, bait.world, from.own(pl.p))}
-			if why, v := a.impossible(from, at, bait.world, &one.q); why != "" {
+			one := asking{a: a}
+			if who, why := a.absent(from, at); why != "" {
+				absent = append(absent, absence{a.ID, who, why})
+				continue
+			}
+			one.q = request(a, from, at, bait.world, from.own(pl.p))
+			why, v := a.impossible(from, at, bait.world, expected, &one.q)
+			switch {
+			case v == leftOutVerdict:
+				absent = append(absent, absence{a.ID, at.Name, why})
+				continue
+			case why != "":
 				row.Verdict, row.Evidence = v, why
-			} else {
+			default:
 				asked, of = append(asked, one), append(of, len(rows))
 			}
 			rows = append(rows, row)
@@ -215,12 +242,61 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, error)
 		rows[i].takenFrom(from.Taken)
 		rows[i].allowFor(q.Missing)
 	}
-	return rows, nil
+	return rows, absent, nil
 }
+
+// aimedAt bounds at how many guests each attacker aims: rows grow with the
+// square of the agents.
+const aimedAt = 4
+
+// targetsOf are at whom one attacker aims: all other agents of the manifest, and
+// of guests those that follow it, so that each of them is somebody's target.
+func targetsOf(from Agent, all []Agent) []Agent {
+	var out, guests []Agent
+	place := 0
+	for i, o := range all {
+		switch {
+		case o.Name == from.Name && !from.Server:
+			place = i
+			if o.Guest {
+				place = len(guests)
+			}
+		case o.Guest:
+			guests = append(guests, o)
+		default:
+			out = append(out, o)
+		}
+	}
+	if len(guests) > aimedAt {
+		if !from.Guest {
+			place *= aimedAt
+		}
+		place %= len(guests)
+		guests = append(guests[place:len(guests):len(guests)], guests[:place]...)[:aimedAt]
+	}
+	return append(out, guests...)
+}
+
+// expected are the paths that should be there.
+func (q *Request) expected() map[string]bool {
+	out := map[string]bool{}
+	for _, p := range q.Expected {
+		out[p] = true
+	}
+	for _, a := range q.Agents {
+		for _, p := range a.Expected {
+			out[p] = true
+		}
+	}
+	return out
+}
+
+// leftOutVerdict is of a row that is none.
+const leftOutVerdict Verdict = "left out"
 
 // impossible says why an attack cannot be made at all, and what its row then
 // proves. It leaves in the request what there is to aim at.
-func (a Attack) impossible(from, at Agent, w World, q *attempt.Request) (why string, v Verdict) {
+func (a Attack) impossible(from, at Agent, w World, expected map[string]bool, q *attempt.Request) (why string, v Verdict) {
 	if a.Lacks != nil {
 		if why := a.Lacks(from, w); why != "" {
 			return why, NotRun
@@ -228,9 +304,20 @@ func (a Attack) impossible(from, at Agent, w World, q *attempt.Request) (why str
 	}
 	if a.OnlyThere {
 		wanted := q.Paths
-		q.Paths = slices.DeleteFunc(slices.Clone(wanted), func(p string) bool { _, err := os.Lstat(p); return err != nil })
-		if len(q.Paths) == 0 {
-			return "this host has none of " + strings.Join(wanted, ", "), NotRun
+		q.Paths = nil
+		for _, p := range wanted {
+			if _, err := os.Lstat(p); err == nil {
+				q.Paths = append(q.Paths, p)
+			} else if expected[p] {
+				return p + " should be there, as the manifest says, and is not", Unproven
+			}
+		}
+		switch {
+		case len(q.Paths) > 0:
+		case a.None != "":
+			return a.None, leftOutVerdict
+		default:
+			return "nothing is there of what every agent has: " + strings.Join(wanted, ", "), Unproven
 		}
 	}
 	if a.At == AtOthers {
@@ -239,6 +326,28 @@ func (a Attack) impossible(from, at Agent, w World, q *attempt.Request) (why str
 		}
 	}
 	return "", ""
+}
+
+// absent is Absent, and what goes for all attacks by the dialer.
+func (a Attack) absent(from, at Agent) (who, why string) {
+	switch {
+	case from.Dialer == "" && strings.HasPrefix(a.Attempt, "dialer."):
+		return from.Name, "it has no dialer: nothing is listed for it"
+	case a.Absent != nil:
+		return a.Absent(from, at)
+	}
+	return "", ""
+}
+
+// lacking says why an attack cannot be made from one agent on another.
+func (a Attack) lacking(from, at Agent, w World) string {
+	if _, why := a.absent(from, at); why != "" {
+		return why
+	}
+	if a.Lacks != nil {
+		return a.Lacks(from, w)
+	}
+	return ""
 }
 
 // allowFor takes back a success where the layer is not whole: it is no surprise
@@ -303,12 +412,6 @@ func ask(list []asking, probe func([]byte) ([]byte, error)) []attempt.Result {
 // stands checks that the target is really there: an attack on what does not
 // exist is refused everywhere.
 func stands(a Attack, at Agent) error {
-	switch a.Attempt {
-	case "file.read":
-		return anyExists(at.Name, at.Secrets())
-	case "socket.connect":
-		return anyExists(at.Name, at.Sockets())
-	}
 	if strings.HasPrefix(a.Attempt, "process.") {
 		for _, pid := range at.PIDs {
 			if unix.Kill(pid, 0) == nil {
@@ -318,13 +421,4 @@ func stands(a Attack, at Agent) error {
 		return fmt.Errorf("agent %s has no running process to aim at", at.Name)
 	}
 	return nil
-}
-
-func anyExists(agent string, paths []string) error {
-	for _, p := range paths {
-		if _, err := os.Lstat(p); err == nil {
-			return nil
-		}
-	}
-	return fmt.Errorf("agent %s has none of %v to aim at", agent, paths)
 }

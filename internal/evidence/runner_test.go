@@ -71,7 +71,7 @@ func twoAgents(t *testing.T) []Agent {
 	h := layout.Host{State: t.TempDir(), Run: t.TempDir(), Etc: t.TempDir()}
 	var out []Agent
 	for i, name := range []string{"writer", "editor"} {
-		a := Agent{Name: name, Place: h.Agent("pair", name), IDs: layout.IDs{Account: uint32(900000 + i), Base: uint32(1000000 + i*layout.RangeSize)}, PIDs: []int{os.Getpid()}, Named: "listed.example:443"}
+		a := Agent{Name: name, Place: h.Agent("pair", name), IDs: layout.IDs{Account: uint32(900000 + i), Base: uint32(1000000 + i*layout.RangeSize)}, PIDs: []int{os.Getpid()}, Dialer: "/dialer.sock", Named: "listed.example:443"}
 		if err := os.MkdirAll(a.Place.Home(), 0o700); err != nil {
 			t.Fatal(err)
 		}
@@ -80,6 +80,11 @@ func twoAgents(t *testing.T) []Agent {
 		}
 		if err := os.WriteFile(a.Place.GatewaySocket(), nil, 0o600); err != nil {
 			t.Fatal(err)
+		}
+		for _, dir := range []string{a.Place.Conf(), a.Place.Data(), a.Place.DialerSocket(), h.WardenSocket()} {
+			if err := os.MkdirAll(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
 		}
 		out = append(out, a)
 	}
@@ -184,8 +189,10 @@ func TestTheHostsListenerOverrulesTheProbe(t *testing.T) {
 
 func TestATargetThatDoesNotExistProvesNothing(t *testing.T) {
 	agents := twoAgents(t)
-	if err := os.RemoveAll(filepath.Dir(agents[1].Place.Home())); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{filepath.Dir(agents[1].Place.Home()), agents[1].Place.State} {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Fatal(err)
+		}
 	}
 	r, err := Run(t.Context(), answering(func(q attempt.Request, _ Position) ([]byte, error) { return answer(refusing(q)) }), Request{Team: "pair", Agents: agents})
 	if err != nil {
@@ -258,7 +265,7 @@ func TestAControlThatDoesNotBiteFailsTheReport(t *testing.T) {
 }
 
 func TestReportsJSONHasTheFieldsOfTheContract(t *testing.T) {
-	r := &Report{SchemaVersion: SchemaVersion, Team: "pair", Agents: []string{"writer"}, Rows: []Row{{Agent: "writer", Position: FromRuntime, Attack: "mount.tmpfs", Layer: deny.LayerPod, Verdict: Denied, Evidence: "mount tmpfs: EPERM"}}, Controls: Controls{Rows: []ControlRow{}}, Library: describe(slices.DeleteFunc(Attacks(), func(a Attack) bool { return a.ID != "mount.tmpfs" }))}
+	r := &Report{SchemaVersion: SchemaVersion, Team: "pair", Agents: []string{"writer"}, LeftOut: []LeftOut{{Why: "it has no audit", Of: []string{"writer"}, Attacks: []string{"audit.log", "audit.token"}, Rows: 4}}, Rows: []Row{{Agent: "writer", Position: FromRuntime, Attack: "mount.tmpfs", Layer: deny.LayerPod, Verdict: Denied, Evidence: "mount tmpfs: EPERM"}}, Controls: Controls{Rows: []ControlRow{}}, Library: describe(slices.DeleteFunc(Attacks(), func(a Attack) bool { return a.ID != "mount.tmpfs" }))}
 	r.count()
 	got, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -301,8 +308,7 @@ func FuzzParseResolvers(f *testing.F) {
 func TestServersAndCodeAreAttackedFromWhereTheyAre(t *testing.T) {
 	agents := twoAgents(t)
 	agents[0].Code, agents[0].Siblings = true, []int{os.Getpid()}
-	h := layout.Host{State: t.TempDir(), Run: t.TempDir()}
-	server := Agent{Name: "front", Place: h.Agent("pair", "front"), IDs: layout.IDs{Account: 900100}, Server: true}
+	server := Agent{Name: "front", Place: agents[0].host().Agent("pair", "front"), IDs: layout.IDs{Account: 900100}, Server: true}
 	q := Request{Team: "pair", Agents: agents, Servers: []Agent{server}}
 	run := func(q Request) *Report {
 		r, err := Run(t.Context(), answering(func(q attempt.Request, _ Position) ([]byte, error) { return answer(refusing(q)) }), q)
@@ -336,7 +342,7 @@ func TestServersAndCodeAreAttackedFromWhereTheyAre(t *testing.T) {
 
 func TestOnlyWhatIsThereIsAimedAt(t *testing.T) {
 	agents := twoAgents(t)
-	if err := os.MkdirAll(agents[0].Place.Data(), 0o700); err != nil {
+	if err := os.Remove(agents[1].Place.Data()); err != nil {
 		t.Fatal(err)
 	}
 	var asked [][]string
@@ -358,7 +364,7 @@ func TestOnlyWhatIsThereIsAimedAt(t *testing.T) {
 		}
 	}
 	for _, row := range r.Rows {
-		if want := map[string]Verdict{"writer": Denied, "editor": NotRun}[row.Agent]; row.Verdict != want {
+		if want := map[string]Verdict{"writer": Denied, "editor": Unproven}[row.Agent]; row.Verdict != want {
 			t.Errorf("%+v, want %s", row, want)
 		}
 	}

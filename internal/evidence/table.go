@@ -65,7 +65,7 @@ func Attacks() []Attack {
 	return slices.Concat(
 		fileAttacks(), processAttacks(), foreignAttacks(), exposedAttacks(),
 		networkAttacks(), socketAttacks(), egressAttacks(), nameAttacks(), messageAttacks(),
-		vaultAttacks(), knowledgeAttacks(), auditAttacks(), controlAttacks(), codeAttacks(),
+		vaultAttacks(), knowledgeAttacks(), auditAttacks(), controlAttacks(), topicAttacks(), codeAttacks(),
 		kernelAttacks(), callAttacks(), gainAttacks(), mountAttacks(), moreMountAttacks(),
 	)
 }
@@ -75,8 +75,8 @@ func fileAttacks() []Attack {
 		{
 			ID: "file.other", Title: "read another agent's files", Tries: "list its home, workspace, data, sockets and logs, by path and through /proc/1/root",
 			Attempt: "file.read", Layer: deny.LayerAccount, From: everywhere, At: AtOthers,
-			Reference: "path_resolution(7)",
-			Aim:       func(_, at Agent, _ World) attempt.Request { return attempt.Request{Paths: at.Secrets()} },
+			Reference: "path_resolution(7)", OnlyThere: true,
+			Aim: func(_, at Agent, _ World) attempt.Request { return attempt.Request{Paths: at.Secrets()} },
 			Controls: []Control{
 				{Mechanism: user, Off: off(mountNS, landlock), Witness: looks("EACCES")},
 				{Mechanism: mountNS, Off: off(user, landlock), Witness: looks("ENOENT")},
@@ -85,8 +85,8 @@ func fileAttacks() []Attack {
 		{
 			ID: "file.socket", Title: "speak as another agent", Tries: "connect to its gateway, dialer, pin, launcher, grants and shim sockets",
 			Attempt: "socket.connect", Layer: deny.LayerAccount, From: everywhere, At: AtOthers,
-			Reference: "unix(7)",
-			Aim:       func(_, at Agent, _ World) attempt.Request { return attempt.Request{Paths: at.Sockets()} },
+			Reference: "unix(7)", OnlyThere: true,
+			Aim: func(_, at Agent, _ World) attempt.Request { return attempt.Request{Paths: at.Sockets()} },
 			Controls: []Control{
 				{Mechanism: user, Off: off(mountNS, landlock), Witness: looks("EACCES")},
 				{Mechanism: mountNS, Off: off(user, landlock), Witness: looks("ENOENT")},

@@ -13,7 +13,7 @@ func auditAttacks() []Attack {
 	return []Attack{
 		hostFiles(Attack{
 			ID: "audit.log", Title: "change or cut the record of what was done", Tries: "open audit's log, its key and what root witnessed for appending, and cut them to their length", Attempt: "file.change",
-			Layer: deny.LayerAccount, Reference: "MITRE ATT&CK T1070; CWE-117",
+			Layer: deny.LayerAccount, Reference: "MITRE ATT&CK T1070; CWE-117", None: noServer(layout.AuditName),
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				audit := from.host().Service(layout.AuditName)
 				return attempt.Request{Paths: []string{
@@ -24,7 +24,7 @@ func auditAttacks() []Attack {
 		}),
 		{
 			ID: "audit.spool", Title: "take back what it did before audit has it", Tries: "open its own gateway's store, in which records wait, and cut it to its length", Attempt: "file.change",
-			Layer: deny.LayerAccount, From: notGateway, At: AtNobody, Reference: "MITRE ATT&CK T1070.001", OnlyThere: true,
+			Layer: deny.LayerAccount, From: notGateway, At: AtNobody, Reference: "MITRE ATT&CK T1070.001", OnlyThere: true, None: noStore,
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				return attempt.Request{Paths: []string{filepath.Join(from.Place.Data(), gatewayStore)}}
 			},
@@ -39,7 +39,7 @@ func auditAttacks() []Attack {
 			Aim: func(from, at Agent, _ World) attempt.Request {
 				return attempt.Request{Paths: []string{from.Audit}, Names: []string{at.Name}}
 			},
-			Lacks:        func(from Agent, _ World) string { return lackingServer(from.Audit, layout.AuditName) },
+			Absent:       func(from, _ Agent) (who, why string) { return withoutServer(from, from.Audit, layout.AuditName) },
 			Uncontrolled: "audit writes whose socket a record came in on, and takes each number once, by its code and by no mechanism of a Spec that could be switched off; internal/audit shows it, with the right token as well",
 			Also:         looks(string(deny.BadToken)),
 		},
@@ -49,26 +49,30 @@ func auditAttacks() []Attack {
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				return attempt.Request{Paths: []string{from.Audit}}
 			},
-			Lacks:        func(from Agent, _ World) string { return lackingServer(from.Audit, layout.AuditName) },
+			Absent:       func(from, _ Agent) (who, why string) { return withoutServer(from, from.Audit, layout.AuditName) },
 			Uncontrolled: "which verbs a socket has is the server's code and no mechanism of a Spec that could be switched off; internal/hub shows that root's has them",
 			Also:         looks("closed", string(deny.BadToken)),
 		},
 	}
 }
 
-func lackingServer(socket, name string) string {
+// withoutServer is [Attack.Absent] of what needs one of the host's servers.
+func withoutServer(a Agent, socket, name string) (who, why string) {
 	if socket == "" {
-		return "the team has no " + name
+		return a.Name, noServer(name)
 	}
-	return ""
+	return "", ""
 }
+
+// noServer is why attacks on a server are left out.
+func noServer(name string) string { return "it has no " + name }
 
 // serverSocket is on the socket that one of the host's servers has for another
 // agent's gateway.
 func serverSocket(id, name, title, reference string) Attack {
 	return Attack{
 		ID: id, Title: title, Tries: "connect to the socket that " + name + " has for the other agent", Attempt: "socket.connect",
-		Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: reference, OnlyThere: true,
+		Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: reference, OnlyThere: true, None: noServer(name),
 		Aim: func(_, at Agent, _ World) attempt.Request {
 			return attempt.Request{Paths: []string{at.Place.ServiceSocket(name)}}
 		},
@@ -85,7 +89,7 @@ func unproven(id, name, title, reference string, at func(Agent) string) Attack {
 		Aim: func(from, _ Agent, _ World) attempt.Request {
 			return attempt.Request{Paths: []string{at(from)}, Names: []string{name}}
 		},
-		Lacks:        func(from Agent, _ World) string { return lackingServer(at(from), name) },
+		Absent:       func(from, _ Agent) (who, why string) { return withoutServer(from, at(from), name) },
 		Uncontrolled: "the token's check is no mechanism of a Spec that could be switched off; that the right token opens the same socket is shown by every gateway that runs, and by test/system",
 		Also:         looks(string(deny.BadToken)),
 	}

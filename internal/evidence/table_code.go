@@ -34,7 +34,7 @@ func codeAttacks() []Attack {
 			}),
 		{
 			ID: "code.socket_of", Title: "run code as another agent", Tries: "connect to the socket by which the other's gateway has code run", Attempt: "socket.connect",
-			Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: "CWE-94; unix(7)", OnlyThere: true,
+			Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: "CWE-94; unix(7)", OnlyThere: true, None: "it has no code run",
 			Aim: func(_, at Agent, _ World) attempt.Request {
 				return attempt.Request{Paths: []string{at.Place.ProcSocket()}}
 			},

@@ -14,7 +14,9 @@ func controlAttacks() []Attack {
 	loopback := func(port string) []string {
 		return []string{"127.0.0.1:" + port, "localhost:" + port, "[::1]:" + port}
 	}
-	listens := func(from Agent, _ World) string { return lackingServer(from.Listens, layout.FrontName) }
+	listens := func(from, _ Agent) (who, why string) {
+		return withoutServer(from, from.Listens, layout.FrontName)
+	}
 	door := func(from Agent) []string {
 		all := append([]string{from.Listens}, loopback(from.Listens[lastColon(from.Listens)+1:])...)
 		slices.Sort(all)
@@ -24,7 +26,7 @@ func controlAttacks() []Attack {
 	return []Attack{
 		hostFiles(Attack{
 			ID: "control.socket", Title: "have a token made, a gateway admitted, a record forgotten", Tries: "connect to root's sockets of control, audit, topics, front and the adapter", Attempt: "socket.connect",
-			Layer: deny.LayerAccount, Reference: "CWE-269; unix(7)",
+			Layer: deny.LayerAccount, Reference: "CWE-269; unix(7)", None: noServers,
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				q := attempt.Request{}
 				for _, name := range layout.ServiceNames() {
@@ -45,7 +47,7 @@ func controlAttacks() []Attack {
 		}),
 		hostFiles(Attack{
 			ID: "control.book", Title: "make revoked tokens count again", Tries: "open control's list of tokens, and its keys, for writing", Attempt: "file.change",
-			Layer: deny.LayerAccount, Reference: "CWE-613; MITRE ATT&CK T1556",
+			Layer: deny.LayerAccount, Reference: "CWE-613; MITRE ATT&CK T1556", None: noServer(layout.ControlName),
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				return attempt.Request{Paths: []string{from.host().Service(layout.ControlName).Data() + "/tokens.jsonl"}}
 			},
@@ -53,7 +55,7 @@ func controlAttacks() []Attack {
 		}),
 		{
 			ID: "front.port", Title: "come in by the door for programs of the host", Tries: "a TCP connection, straight, to where its team's front listens", Attempt: "net.tcp",
-			Layer: deny.LayerEgress, From: everywhere, At: AtNobody, Reference: "CVE-2020-15257; CWE-918", Lacks: listens,
+			Layer: deny.LayerEgress, From: everywhere, At: AtNobody, Reference: "CVE-2020-15257; CWE-918", Absent: listens,
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				return attempt.Request{Addresses: []string{from.Listens}}
 			},
@@ -65,7 +67,7 @@ func controlAttacks() []Attack {
 		},
 		{
 			ID: "front.dialer", Title: "come in by the door for programs of the host, through its dialer", Tries: "ask the dialer for front's address, by number and by name", Attempt: "dialer.dial",
-			Layer: deny.LayerEgress, From: byGateway, At: AtNobody, Reference: "CWE-918", Lacks: listens,
+			Layer: deny.LayerEgress, From: byGateway, At: AtNobody, Reference: "CWE-918", Absent: listens,
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				return attempt.Request{Dialer: from.Dialer, Names: door(from)}
 			},
@@ -73,7 +75,7 @@ func controlAttacks() []Attack {
 		},
 		{
 			ID: "front.proxy", Title: "come in by the door for programs of the host, through its proxy", Tries: "CONNECT to front's address, by number and by name", Attempt: "proxy.connect",
-			Layer: deny.LayerEgress, From: byRuntime, At: AtNobody, Reference: "CWE-918", Lacks: listens,
+			Layer: deny.LayerEgress, From: byRuntime, At: AtNobody, Reference: "CWE-918", Absent: listens,
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				return attempt.Request{Proxy: from.Proxy, Names: door(from)}
 			},
@@ -81,7 +83,6 @@ func controlAttacks() []Attack {
 			Also:         append(looks("HTTP 400"), refusal...),
 		},
 		serverSocket("front.socket", layout.FrontName, "answer requests that are for another agent", "CWE-300; unix(7)"),
-		serverSocket("topics.socket", layout.TopicsName, "publish and read public topics as another agent", "CWE-290; unix(7)"),
 		unproven("front.token", layout.FrontName, "answer front's requests without the gateway's token", "CWE-306", func(a Agent) string { return a.Front }),
 		{
 			ID: "front.forged", Title: "call tools with a token that control did not sign", Tries: "call its own gateway with no token, with nobody's, and with tokens for itself and for the other that are signed by nobody, with zeros, by a key of no name and by one in the header",

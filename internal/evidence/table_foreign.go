@@ -10,7 +10,7 @@ func foreignAttacks() []Attack {
 	secrets := func(_, at Agent, _ World) attempt.Request { return attempt.Request{Paths: at.Secrets()} }
 	file := func(id, name, title, tries, reference string) Attack {
 		return Attack{
-			ID: id, Title: title, Tries: tries, Attempt: name, Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: reference, Aim: secrets,
+			ID: id, Title: title, Tries: tries, Attempt: name, Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: reference, Aim: secrets, OnlyThere: true,
 			Controls: []Control{
 				{Mechanism: user, Off: off(mountNS, landlock), Witness: looks("EACCES", "EPERM")},
 				{Mechanism: mountNS, Off: off(user, landlock), Witness: looks("ENOENT")},

@@ -116,11 +116,11 @@ func tunnelAttacks() []Attack {
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				return attempt.Request{Proxy: from.Proxy, Names: append([]string{from.Named}, bytes...)}
 			},
-			Lacks: func(from Agent, _ World) string {
+			Absent: func(from, _ Agent) (who, why string) {
 				if from.Named == "" {
-					return "the agent's manifest lists no destination that is bound to a name"
+					return from.Name, "its manifest lists no destination that is bound to a name"
 				}
-				return ""
+				return "", ""
 			},
 			Uncontrolled: "what is said in a tunnel is judged by the gateway, which is no mechanism of a Spec that could be switched off; that the right name passes is shown by test/system/egress",
 			Also:         also,

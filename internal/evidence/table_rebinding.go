@@ -25,14 +25,14 @@ func rebindingAttacks() []Attack {
 			Aim: func(from, _ Agent, w World) attempt.Request {
 				return attempt.Request{Dialer: from.Dialer, Names: from.Resolved, Addresses: inward(w), Take: w.Changing}
 			},
-			Lacks: func(from Agent, _ World) string {
+			Absent: func(from, _ Agent) (who, why string) {
 				switch {
 				case from.Upstream != "":
-					return "the upstream proxy resolves this agent's names"
+					return from.Name, "its upstream proxy resolves its names"
 				case len(from.Resolved) == 0:
-					return "the agent's manifest lists no name for which DNS is asked"
+					return from.Name, "its manifest lists no name for which DNS is asked"
 				}
-				return ""
+				return "", ""
 			},
 			Controls: []Control{{Mechanism: guard, Off: off(landlock), Witness: refusal, From: FromGateway}},
 			// In a live agent nobody changes the answers: where the names lead is
@@ -48,11 +48,11 @@ func rebindingAttacks() []Attack {
 					"http://10.0.0.1/", "http://[::ffff:169.254.169.254]/", "http://0x7f000001/", "http://" + evil[:lastColon(evil)] + "/",
 				}}
 			},
-			Lacks: func(from Agent, _ World) string {
+			Absent: func(from, _ Agent) (who, why string) {
 				if !from.Fetches {
-					return "the agent has no net_http_get"
+					return from.Name, "it has no net_http_get"
 				}
-				return ""
+				return "", ""
 			},
 			Uncontrolled: "the same guard decides as in dialer.rebind and dialer.loopback, whose controls show it; internal/primitive/net has a name that changes its address",
 			Also: looks(string(deny.NotListed), string(deny.PortNotListed), string(deny.SpecialRange), string(deny.OwnAddress), string(deny.BadTarget),

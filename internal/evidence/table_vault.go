@@ -12,6 +12,12 @@ import (
 // data folder (internal/store).
 const gatewayStore = "system.db"
 
+// What it means that nothing of a kind is there.
+const (
+	noStore   = "its gateway keeps nothing: it has no tools"
+	noServers = "it has none of the host's servers, and no messages"
+)
+
 // anothers are the controls of what is open to the target's own id alone.
 func anothers() []Control {
 	return []Control{
@@ -48,7 +54,7 @@ func vaultAttacks() []Attack {
 	return []Attack{
 		hostFiles(Attack{
 			ID: "vault.tokens", Title: "speak as any gateway", Tries: "open the tokens of all gateways towards the adapter and the host's servers", Attempt: "open.read",
-			Layer: deny.LayerAccount, Reference: "CWE-522",
+			Layer: deny.LayerAccount, Reference: "CWE-522", None: noServers,
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				q := attempt.Request{Paths: []string{from.adapter().AdapterTokens()}}
 				for _, name := range layout.ServiceNames() {
@@ -60,7 +66,7 @@ func vaultAttacks() []Attack {
 		}),
 		hostFiles(Attack{
 			ID: "vault.keys", Title: "sign tokens, records and evidence", Tries: "open the keys of control, of audit and of evidence", Attempt: "open.read",
-			Layer: deny.LayerAccount, Reference: "CWE-320; MITRE ATT&CK T1552.004",
+			Layer: deny.LayerAccount, Reference: "CWE-320; MITRE ATT&CK T1552.004", None: "it has neither control nor audit, and no evidence was signed",
 			Aim: func(from, _ Agent, _ World) attempt.Request {
 				h := from.host()
 				return attempt.Request{Paths: []string{
@@ -80,6 +86,7 @@ func vaultAttacks() []Attack {
 				{Mechanism: pidNS, Off: off(user, userNS, seccomp, landlock), Witness: looks("ENOENT")},
 				{Mechanism: landlock, Off: off(user, userNS, seccomp, pidNS), Witness: looks("EACCES", "EPERM")},
 			},
+			Also: looks("absent"), // the number is one of the attacker's own processes, in its own PID namespace
 		},
 		{
 			ID: "vault.kept", Title: "read what its gateway keeps from it", Tries: "open its own gateway's data folder and the store in it", Attempt: "file.read",
@@ -103,7 +110,7 @@ func vaultAttacks() []Attack {
 		},
 		{
 			ID: "vault.store", Title: "change another agent's memory", Tries: "open the store of its gateway for writing, and cut it to its length", Attempt: "file.change",
-			Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: "MITRE ATLAS AML.T0080, poisoned memory", OnlyThere: true,
+			Layer: deny.LayerAccount, From: everywhere, At: AtOthers, Reference: "MITRE ATLAS AML.T0080, poisoned memory", OnlyThere: true, None: noStore,
 			Aim: func(_, at Agent, _ World) attempt.Request {
 				return attempt.Request{Paths: []string{filepath.Join(at.Place.Data(), gatewayStore)}}
 			},

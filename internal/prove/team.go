@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +89,13 @@ type Request struct {
 	Team   string
 	Table  string // the name of our table, family inet
 	Agents []Agent
+	// Asleep are agents of which nothing runs: guests that wait for a call. Who owns
+	// their files and ids is read all the same. Together they have one statement of
+	// each kind, of AsleepName; those of which one does not hold have their own.
+	Asleep     []Agent
+	AsleepName string
+	// Others are agents of other teams, with their ids: no id may be theirs as well.
+	Others []Agent
 	// Filters, when it is not nil, remembers comparisons from one run to the next.
 	Filters *Filters
 }
@@ -133,12 +141,40 @@ func Team(ctx context.Context, q Request) (*Report, error) {
 		}
 		places = append(places, writtenBy(a))
 	}
+	everybody := slices.Concat(q.Agents, q.Asleep, q.Others)
 	for i, a := range q.Agents {
-		r.add(ids(a, q.Agents))
+		r.add(ids(a, everybody))
 		r.add(writable(places[i], places))
 		r.add(shared(places[i], places))
 	}
-	return r, nil
+	if len(q.Asleep) > 0 {
+		r.asleep(q, everybody)
+	}
+	return r, ctx.Err()
+}
+
+// asleep says of those that sleep what can be said of who does not run.
+func (r *Report) asleep(q Request, everybody []Agent) {
+	r.Agents = append(r.Agents, q.AsleepName)
+	for _, kind := range []struct {
+		id, says string
+		of       func(Agent) Statement
+	}{
+		{"modes", "each folder, file and disk of those that sleep belongs to whom it should, and is open to nobody else", modes},
+		{"ids", "no id of those that sleep is another agent's", func(a Agent) Statement { return ids(a, everybody) }},
+	} {
+		all, held := Statement{ID: kind.id, Agent: q.AsleepName, Says: kind.says}, 0
+		for _, a := range q.Asleep {
+			s := kind.of(a)
+			if s.close(); !s.Holds {
+				r.add(s)
+				continue
+			}
+			held++
+		}
+		all.read("%d that sleep, of %d", held, len(q.Asleep))
+		r.add(all)
+	}
 }
 
 func kernel() string {

@@ -11,7 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
 	"bulkhead/internal/evidence"
 	"bulkhead/internal/layout"
@@ -85,9 +84,6 @@ func TestTeamOfBothEnginesHoldsEveryAttack(t *testing.T) {
 			t.Errorf("verify ends with %d:\n%s", r.Exit, report.Text())
 		}
 		for _, a := range evidence.Attacks() {
-			if a.Layer == deny.LayerMessages {
-				continue // this team has none
-			}
 			for _, p := range a.From {
 				if p == evidence.FromCode || p == evidence.FromServer {
 					continue // this team has none: TestVerifyAttacksServersCodeAndWhatIsKept
@@ -95,7 +91,7 @@ func TestTeamOfBothEnginesHoldsEveryAttack(t *testing.T) {
 				for _, agent := range []string{"writer", "reviewer"} {
 					if !slices.ContainsFunc(report.Rows, func(x evidence.Row) bool {
 						return x.Attack == a.ID && x.Position == p && x.Agent == agent
-					}) {
+					}) && !isLeftOut(report, a.ID) {
 						t.Errorf("%s was not made from %s of %s", a.ID, p, agent)
 					}
 				}

@@ -13,6 +13,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"bulkhead/test/mutations"
 )
 
 // The folder in the guest, laid out like the repository: bin/, go.mod, and each
@@ -35,11 +37,27 @@ grep -qw memory /sys/fs/cgroup/cgroup.controllers
 grep -q apparmor /sys/kernel/security/lsm
 uname -a`)
 	})
+	h.unlabelled(t)
 	for _, p := range packages {
 		// What belongs to the other suite, or to software that the guest lacks.
 		t.Run(p, func(t *testing.T) { h.test(t, p, "'Debian12|TestOrdinarySoftwareRuns|TestSeven|TestCodeRuns'") })
 	}
 	t.Run("test/system", func(t *testing.T) { h.test(t, "test/system", "", "-test.run=TestATeamComesUp/^cell$") })
+}
+
+// unlabelled puts programs into the guest that lack one measure, which only a
+// kernel with AppArmor has (test/mutations).
+func (g guest) unlabelled(t *testing.T) {
+	t.Helper()
+	dir, to := t.TempDir(), t.TempDir()
+	overlay, err := mutations.WithoutLabel("../..", dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sh(t, "../..", fmt.Sprintf("go build -trimpath -ldflags='-s -w' -overlay %s -o %s/ ./cmd/...", overlay, to))
+	if err := g.Put(t.Context(), to, "/srv/unlabelled"); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestUsersWay installs the package, brings a team of seven up under systemd,

@@ -48,7 +48,7 @@ func (w *Warden) checkTeam(ctx context.Context, name, why string) {
 			maps.DeleteFunc(broken, func(k string, _ wire.Drift) bool { _, still := again[k]; return !still })
 		}
 	}
-	if attack = attack && anyAgent(w.steady(name)); err == nil && attack {
+	if attack = attack && w.anyUp(name); err == nil && attack {
 		check.Attacks, err = w.attackFew(ctx, name, broken)
 	}
 	if ctx.Err() != nil {
@@ -88,10 +88,10 @@ func (w *Warden) checkTeam(ctx context.Context, name, why string) {
 	d.mu.Unlock()
 }
 
-// anyAgent says whether an agent is up, beside servers.
-func anyAgent(steady map[string]bool) bool {
-	for name, up := range steady {
-		if up && !isServer(name) {
+// anyUp says whether an agent of the manifest is up, from which can be attacked.
+func (w *Warden) anyUp(team string) bool {
+	for name, up := range w.steady(team) {
+		if _, guests := w.splitGuests(team, []string{name}); up && !isServer(name) && name != wire.Guests && len(guests) == 0 {
 			return true
 		}
 	}
@@ -144,8 +144,8 @@ func (w *Warden) lookForDrift(ctx context.Context, name string) (broken map[stri
 	return broken, held, nil
 }
 
-// steady are the agents of a team that are up, its adapter, and the host's servers
-// on which it relies.
+// steady are the agents of a team that are up, its guests, whether they sleep or
+// not, its adapter, and the host's servers on which it relies.
 func (w *Warden) steady(name string) map[string]bool {
 	out := map[string]bool{}
 	t, err := w.team(name)
@@ -166,6 +166,15 @@ func (w *Warden) steady(name string) map[string]bool {
 		default:
 		}
 	}
+	w.mu.Lock()
+	if b := w.guests[name]; b != nil {
+		for _, g := range b.all {
+			// Those that sleep are looked at as well.
+			out[g.Place.Name] = g.state != guestMoving && g.fenced(b) == nil
+		}
+		out[wire.Guests] = true
+	}
+	w.mu.Unlock()
 	if t.adapter != nil {
 		t.adapter.mu.Lock()
 		settled := t.adapter.settled
@@ -196,7 +205,11 @@ func (w *Warden) attackFew(ctx context.Context, name string, broken map[string]w
 	if err != nil {
 		return 0, err
 	}
+	after := w.steady(name)
 	for _, r := range report.Rows {
+		if r.Attack == "none" || !after[r.Agent] || r.Target != "" && !after[r.Target] {
+			continue // that it does not run is for status to say
+		}
 		switch r.Verdict {
 		case evidence.Denied:
 			denied++
@@ -246,12 +259,26 @@ func (w *Warden) fenceDrift(ctx context.Context, t *teamRun, check *wire.Check, 
 	for _, b := range broken {
 		why[b.Agent] = b.Statement + ": " + b.Detail
 	}
+	server := ""
+	for _, s := range append(layout.ServiceNames(), layout.AdapterName) {
+		if reason, drifted := why[s]; drifted && server == "" {
+			server = s + ": " + reason
+		}
+	}
+	if server != "" {
+		// Those that sleep as well: the next call would wake them.
+		f := fenceFile{Version: stateVersion, Fence: wire.Fence{Since: time.Now().UTC().Truncate(time.Second), By: "the warden", Why: "drift: " + server}}
+		if err := w.fenceGuests(ctx, t.name, f); err != nil {
+			w.log.Error("the fence could not be put up", "team", t.name, "agent", wire.Guests, "error", err)
+			check.Problem = "the fence of the guests could not be put up: " + err.Error()
+		} else if steady[wire.Guests] {
+			check.Fenced = append(check.Fenced, wire.Guests)
+		}
+	}
 	for name, up := range steady {
 		reason, ok := why[name]
-		for _, server := range append(layout.ServiceNames(), layout.AdapterName) {
-			if w, drifted := why[server]; drifted && !ok {
-				reason, ok = server+": "+w, true
-			}
+		if _, single := w.splitGuests(t.name, []string{name}); !ok && server != "" && len(single) == 0 {
+			reason, ok = server, name != wire.Guests
 		}
 		if !ok || !up || isServer(name) {
 			continue

@@ -52,6 +52,9 @@ func (w *Warden) makeEvidence(ctx context.Context, req wire.EvidenceRequest, say
 		return nil, err
 	}
 	e.NotCovered = append(w.notCovered(t, req.NoControls), open...)
+	for _, l := range attacks.LeftOut {
+		e.NotCovered = append(e.NotCovered, l.String())
+	}
 	s, err := attest.New(subject, configuration, e)
 	if err != nil {
 		return nil, err

@@ -47,10 +47,18 @@ const (
 type guest struct {
 	*agentRun
 	turn sync.Mutex
+
+	// deciding is held while something of the guest is started, and while it is
+	// decided that it is fenced or removed: who comes later sees what was decided.
+	// It is never waited for with Warden.mu held.
+	deciding sync.Mutex
+	removing bool // it goes, and no fence would be anybody's; guarded by deciding
+
 	file guestFile // does not change once made
 
 	state guestState // guarded by Warden.mu
 	seats []string   // servers that have it as a member; guarded by Warden.mu
+	holds int        // who reads or attacks it now, so that it does not rest; guarded by Warden.mu
 	since time.Time  // of state; guarded by Warden.mu
 }
 

@@ -3,10 +3,12 @@ package warden
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 
+	"bulkhead/internal/deny"
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/record"
 	"bulkhead/internal/wire"
@@ -81,10 +83,52 @@ func (w *Warden) fenceGuests(ctx context.Context, team string, f fenceFile) erro
 		err = writeJSON(w.host.GuestsFence(team), f)
 		b.fence.Store(&f.Fence) // whatever the disk said
 	}
-	for _, a := range w.movingGuests(b) { // at once: their turn may be another's
-		err = errors.Join(err, w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name)))
+	moving := w.movingGuests(b)
+	errs := make([]error, len(moving))
+	var all sync.WaitGroup
+	for i, g := range moving { // at once: their turn may be another's
+		all.Go(func() { _, errs[i] = g.killFenced(w.killGuest) })
 	}
-	return errors.Join(err, w.endGuests(ctx, b))
+	all.Wait()
+	return errors.Join(append(errs, err, w.endGuests(ctx, b))...)
+}
+
+// killGuest ends what runs of one at this moment.
+func (w *Warden) killGuest(g *guest) error {
+	return w.killCgroup(filepath.Join(g.Place.Team, g.Place.Name))
+}
+
+// unlessFenced starts something of the guest, unless it is fenced. A fence that
+// comes meanwhile waits until what was started can be ended ([guest.killFenced]).
+func (g *guest) unlessFenced(b *guests, start func() error) error {
+	g.deciding.Lock()
+	defer g.deciding.Unlock()
+	if f := g.fenced(b); f != nil {
+		return errors.New(f.Why)
+	}
+	return start()
+}
+
+// killFenced ends what runs of a guest whose fence is up, and what was about to
+// run: from then on nothing of it is started. It says whether the guest is being
+// removed, which then was decided before.
+func (g *guest) killFenced(kill func(*guest) error) (removing bool, err error) {
+	err = kill(g) // also the launcher of a start that hangs, which then is over
+	g.deciding.Lock()
+	defer g.deciding.Unlock()
+	return g.removing, errors.Join(err, kill(g))
+}
+
+// remove decides that the guest goes, unless it is fenced: what a fenced one did
+// is the operator's to look at, and a new one of its name would have no fence.
+func (g *guest) remove(b *guests) *deny.Reason {
+	g.deciding.Lock()
+	defer g.deciding.Unlock()
+	if reason := g.fenced(b); reason != nil {
+		return reason
+	}
+	g.removing = true
+	return nil
 }
 
 // fenceGuest ends one guest and keeps it from waking until it is released. What
@@ -95,11 +139,12 @@ func (w *Warden) fenceGuest(ctx context.Context, g *guest, f fenceFile) (wire.Fe
 		errs = append(errs, writeJSON(g.fencePath(), f))
 		g.fence.Store(&f.Fence) // whatever the disk said
 	}
+	removing, err := g.killFenced(w.killGuest) // at once: its turn may be another's
+	errs = append(errs, err)
 	w.mu.Lock()
 	runs := g.state != guestAsleep
 	w.mu.Unlock()
-	if runs {
-		errs = append(errs, w.killCgroup(filepath.Join(g.Place.Team, g.Place.Name))) // at once: its turn may be another's
+	if runs || removing {
 		g.turn.Lock()
 		w.mu.Lock()
 		runs = g.state != guestAsleep
@@ -109,8 +154,10 @@ func (w *Warden) fenceGuest(ctx context.Context, g *guest, f fenceFile) (wire.Fe
 		}
 		g.turn.Unlock()
 	}
+	if removing {
+		errs = append(errs, fmt.Errorf("guest %s was being removed when the fence came: it is gone with its data, and its name is not fenced; to keep any from being made or waking: `bulkhead panic`", g.Place.Name))
+	}
 	out := wire.FencedAgent{Team: g.Place.Team, Agent: g.Place.Name}
-	var err error
 	out.Frozen, err = g.frozen() // nothing of it is left that could run
 	w.mu.Lock()
 	out.CutOff = g.state == guestAsleep

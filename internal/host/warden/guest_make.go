@@ -73,6 +73,9 @@ func (w *Warden) makeGuest(ctx context.Context, b *guests, s, f *service, o cont
 			}
 		}
 	}
+	if reason := g.fenced(b); reason != nil {
+		return 0, nil, reason, nil
+	}
 	var t control.Issued
 	if err := s.ask(ctx, control.VerbIssue, control.Issue{Team: o.Team, Agent: name, For: o.Guest.For, By: f.uid}, &t); err != nil {
 		return 0, nil, nil, err
@@ -236,15 +239,16 @@ func (w *Warden) deleteGuest(ctx context.Context, b *guests, s *service, o contr
 	if w.guest(b, o.Name) != g {
 		return noGuest(o.Name), nil
 	}
-	if g.fence.Load() != nil {
-		// What it did is the operator's to look at, and a new one of its name would
-		// have no fence.
-		return g.fenced(b), nil
+	if reason := g.fenced(b); reason != nil {
+		return reason, nil
 	}
 	actx, cancel := context.WithTimeout(ctx, serviceAsk)
 	defer cancel()
 	if err := w.revokeGuest(actx, s, o.Team, o.Name); err != nil {
 		return nil, err
+	}
+	if reason := g.remove(b); reason != nil {
+		return reason, nil // its tokens have ended, which no fence minds
 	}
 	// From here on it goes on to the end.
 	if err := w.razeGuest(context.WithoutCancel(ctx), b, g); err != nil {

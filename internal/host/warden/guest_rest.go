@@ -22,7 +22,7 @@ func (w *Warden) restGuests(ctx context.Context, b *guests, idle time.Duration, 
 	q := front.Rest{Idle: idle, Most: most}
 	w.mu.Lock()
 	for _, g := range b.all {
-		if g.state == guestUp && time.Since(g.since) >= settled {
+		if g.state == guestUp && g.holds == 0 && time.Since(g.since) >= settled {
 			q.Agents = append(q.Agents, front.Agent{Team: g.Place.Team, Name: g.Place.Name})
 		}
 	}

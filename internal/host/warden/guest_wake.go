@@ -88,11 +88,14 @@ func (w *Warden) wakeGuest(ctx context.Context, team, name string) *deny.Reason 
 		defer func() { <-w.wakes }()
 	case <-ctx.Done():
 	}
-	if err := w.startGuest(ctx, g); err != nil {
+	if err := w.startGuest(ctx, b, g); err != nil {
 		w.log.Warn("a guest does not wake", "team", team, "agent", name, "error", err)
 		g.event(record.Life, record.Failed, "", err.Error(), nil)
 		if serr := w.stopGuest(ctx, g); serr != nil {
 			w.log.Error("ending what did not wake", "team", team, "agent", name, "error", serr)
+		}
+		if reason := g.fenced(b); reason != nil {
+			return reason
 		}
 		return asleep(name, "its gateway does not start", "try again; the operator: the warden's log says why")
 	}
@@ -145,7 +148,7 @@ func (w *Warden) placeFor(ctx context.Context, b *guests, g *guest, most int64) 
 // startGuest brings the gateway up, from any state, or adopts it. Everything
 // about it is as with any agent's: its own account cell, ids, disk, dialer and
 // rules. The caller holds the guest's turn.
-func (w *Warden) startGuest(ctx context.Context, g *guest) error {
+func (w *Warden) startGuest(ctx context.Context, b *guests, g *guest) error {
 	g.procs.Lock()
 	defer g.procs.Unlock()
 	if _, err := readJSON(runStatePath(g.Place), &g.run); err != nil {
@@ -164,11 +167,11 @@ func (w *Warden) startGuest(ctx context.Context, g *guest) error {
 		if err := w.applyTable(ctx); err != nil {
 			return err
 		}
-		if err := g.ensureDialer(); err != nil {
+		if err := g.unlessFenced(b, g.ensureDialer); err != nil {
 			return err
 		}
 	}
-	if err := g.ensureLauncher(ctx); err != nil {
+	if err := g.unlessFenced(b, func() error { return g.ensureLauncher(ctx) }); err != nil {
 		return err
 	}
 	if err := g.saveRun(); err != nil {
@@ -186,7 +189,7 @@ func (w *Warden) startGuest(ctx context.Context, g *guest) error {
 		return err
 	}
 	if !running[gatewayName] {
-		if err := g.startGateway(ctx); err != nil {
+		if err := g.unlessFenced(b, func() error { return g.startGateway(ctx) }); err != nil {
 			return err
 		}
 	}

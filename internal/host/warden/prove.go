@@ -14,6 +14,8 @@ import (
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/launcher"
 	"bulkhead/internal/host/nft"
+	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
 	"bulkhead/internal/prove"
 	"bulkhead/internal/wire"
 )
@@ -53,11 +55,49 @@ func (w *Warden) prove(ctx context.Context, req wire.TeamRequest) (*prove.Report
 		}
 		q.Agents = append(q.Agents, one)
 	}
+	guests, done := w.holdGuests(t.name, layout.GuestRanges)
+	defer done()
+	for _, g := range guests.held {
+		one, err := g.subject(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("guest %s: %w", g.Place.Name, err)
+		}
+		q.Agents = append(q.Agents, one)
+	}
+	q.AsleepName = wire.Guests
+	for _, g := range guests.asleep {
+		if _, there, err := tree.Owner(g.Place.GuestFile()); err == nil && !there {
+			continue // it is being made, or removed
+		}
+		q.Asleep = append(q.Asleep, prove.Agent{Name: g.Place.Name, IDs: g.IDs, Places: g.sleeping()})
+	}
+	q.Others = w.idsOfOthers(t)
 	r, err := prove.Team(ctx, q)
 	if err != nil {
 		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitFailed, Mend: "nothing was proven; try again, and look at `bulkhead doctor` when it stays"}}
 	}
 	return r, nil
+}
+
+// idsOfOthers are the agents of the other teams, guests included.
+func (w *Warden) idsOfOthers(t *teamRun) (out []prove.Agent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.teams {
+		if o == t {
+			continue
+		}
+		for _, a := range o.sorted() {
+			out = append(out, prove.Agent{Name: o.name + "/" + a.Place.Name, IDs: a.IDs})
+		}
+		if o.adapter != nil {
+			out = append(out, prove.Agent{Name: o.name + "/" + o.adapter.place.Name, IDs: layout.IDs{Account: o.adapter.uid}, Server: true})
+		}
+		for _, g := range w.guestsOfLocked(o.name) {
+			out = append(out, prove.Agent{Name: o.name + "/" + g.Place.Name, IDs: g.IDs})
+		}
+	}
+	return out
 }
 
 // subject is the agent as far as it is not for the kernel to say: its ids, its

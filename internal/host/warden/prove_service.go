@@ -51,6 +51,19 @@ func (s *service) places() []prove.Place {
 	return out
 }
 
+// pids are its processes; none: it does not run.
+func (s *service) pids() ([]int, error) {
+	g, err := s.w.cgroups.Group(s.place.Cgroup())
+	if err != nil {
+		return nil, err
+	}
+	pids, err := g.Procs()
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	return pids, err
+}
+
 // subject is the server as far as it is not for the kernel to say.
 func (s *service) subject() (prove.Agent, error) {
 	one := prove.Agent{Name: s.place.Name, Account: s.place.Account, IDs: layout.IDs{Account: s.uid}, Server: true, Places: s.places()}
@@ -58,8 +71,8 @@ func (s *service) subject() (prove.Agent, error) {
 	if err != nil {
 		return one, err
 	}
-	pids, err := g.Procs()
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
+	pids, err := s.pids()
+	if err != nil {
 		return one, err
 	}
 	for _, pid := range pids {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -27,6 +28,7 @@ import (
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/tool/toolname"
+	"bulkhead/internal/topic"
 	"bulkhead/internal/wire"
 )
 
@@ -40,17 +42,11 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 		return nil, err
 	}
 	q := evidence.Request{
-		Team: t.name, Only: req.Agents, Missing: map[deny.Layer]string{},
+		Team: t.name, Only: req.Agents, Missing: map[deny.Layer]string{}, Dead: map[string]string{},
 		Progress: func(step string) { say("", step) },
 	}
-	if t.adapter == nil { // there is nothing to attack
-		q.Attacks = slices.DeleteFunc(evidence.Attacks(), func(a evidence.Attack) bool { return a.Layer == deny.LayerMessages })
-	}
 	if len(req.Attacks) > 0 {
-		if q.Attacks == nil {
-			q.Attacks = evidence.Attacks()
-		}
-		q.Attacks = slices.DeleteFunc(q.Attacks, func(a evidence.Attack) bool { return !slices.Contains(req.Attacks, a.ID) })
+		q.Attacks = slices.DeleteFunc(evidence.Attacks(), func(a evidence.Attack) bool { return !slices.Contains(req.Attacks, a.ID) })
 	}
 	for _, l := range t.state.Accepted {
 		q.Missing[deny.Layer(l)] = "accepted as missing by the operator (up --accept-missing)"
@@ -71,16 +67,34 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 		case slices.Contains(req.Agents, a.Place.Name):
 			return nil, badInput("agent "+a.Place.Name+" does not run, so nothing can be attacked from it", "bulkhead up, or verify the others")
 		default:
+			if why := a.dead(ctx); why != "" {
+				q.Dead[a.Place.Name] = why
+				continue
+			}
 			q.Idle = append(q.Idle, a.Place.Name)
 		}
 	}
+	guests, done := w.holdGuests(t.name, maxVerified)
+	defer done()
+	for _, g := range guests.held {
+		one, running := g.asTarget(ctx)
+		if !running { // its gateway has ended; the next call wakes it anew
+			q.Idle = append(q.Idle, one.Name)
+			continue
+		}
+		known[one.Name] = true
+		q.Agents = append(q.Agents, one)
+	}
+	q.Notes = append(q.Notes, guests.notes(len(req.Agents) > 0)...)
 	for _, name := range req.Agents {
 		if !known[name] {
-			_, err := w.agent(t.name, name)
-			return nil, err
+			return nil, w.unattacked(t.name, name)
 		}
 	}
-	q.Servers = w.attackers(t)
+	var down map[string]string
+	q.Servers, down = w.attackers(t)
+	maps.Copy(q.Dead, down)
+	q.Expected = w.expectedOf(t)
 	if !req.NoControls {
 		first, err := decoyRange()
 		if err != nil {
@@ -122,10 +136,18 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 			one.Taken = append(one.Taken, evidence.Taken{Attack: attack, Position: evidence.FromRuntime, Why: "ociRuntime: runsc: gVisor's kernel " + what})
 		}
 	}
+	one.Guest = a.Want.Guest
+	first := runtimeName
+	if one.Guest {
+		first = gatewayName
+		if len(a.Want.Egress) == 0 {
+			one.Dialer = ""
+		}
+	}
 	for _, c := range a.containers(ctx) {
 		if c.Running {
 			one.PIDs = append(one.PIDs, c.PID)
-			running = running || c.Name == runtimeName && a.fence.Load() == nil // nothing of a fenced one can be attacked from
+			running = running || c.Name == first && a.fence.Load() == nil // nothing of a fenced one can be attacked from
 		}
 	}
 	a.aim(&one)
@@ -153,11 +175,25 @@ func (a *agentRun) aim(one *evidence.Agent) {
 			one.Audit = socket
 		case layout.FrontName:
 			one.Front = socket
+		case layout.TopicsName:
+			one.Topics = socket
 		}
 	}
-	if t, err := a.w.team(a.Place.Team); err == nil && t.manifest.Front != nil {
-		one.Listens = t.manifest.Front.Listen.String()
+	if t, err := a.w.team(a.Place.Team); err == nil {
+		if t.manifest.Front != nil {
+			one.Listens = t.manifest.Front.Listen.String()
+		}
+		for _, name := range slices.Sorted(maps.Keys(t.manifest.Topics)) {
+			if !t.manifest.Topics.May(a.Place.Name, topic.Publish, name) {
+				one.Unpublished = append(one.Unpublished, topic.Prefix+name)
+			}
+			if !t.manifest.Topics.May(a.Place.Name, topic.Read, name) {
+				one.Unread = append(one.Unread, topic.Prefix+name)
+			}
+		}
+		one.Unpublished, one.Unread = one.Unpublished[:min(len(one.Unpublished), maxTopics)], one.Unread[:min(len(one.Unread), maxTopics)]
 	}
+	one.Expected = a.expectedPlaces()
 	// See runtimeSpec.
 	one.ReadOnly = []string{insideGateway, programsDir, "/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group"}
 	if len(a.Want.CAFiles) > 0 {
@@ -204,6 +240,9 @@ func (a *agentRun) everything() []int {
 	return out
 }
 
+// maxTopics bounds how many public topics of its team an agent tries.
+const maxTopics = 16
+
 // maxSiblings bounds how many processes of one container are aimed at.
 const maxSiblings = 8
 
@@ -246,7 +285,7 @@ func (p prober) Probe(ctx context.Context, agent string, from evidence.Position,
 	var a *agentRun
 	if from != evidence.FromServer {
 		var err error
-		if a, err = p.w.agent(p.team, agent); err != nil {
+		if a, err = p.w.anyAgent(p.team, agent); err != nil {
 			return nil, err
 		}
 	}

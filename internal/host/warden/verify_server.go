@@ -21,8 +21,9 @@ const probeGroup = "Probes"
 
 // attackers are the servers that a team relies on, as attacks see who was taken
 // over.
-func (w *Warden) attackers(t *teamRun) []evidence.Agent {
-	var out []evidence.Agent
+// Those that the manifest has and that are not there, down names with the reason.
+func (w *Warden) attackers(t *teamRun) (out []evidence.Agent, down map[string]string) {
+	down = map[string]string{}
 	add := func(name string, uid uint32) {
 		out = append(out, evidence.Agent{Name: name, Place: w.host.Agent(t.name, name), IDs: layout.IDs{Account: uid}, Server: true})
 	}
@@ -32,12 +33,19 @@ func (w *Warden) attackers(t *teamRun) []evidence.Agent {
 	for _, s := range w.servicesOf(t) {
 		add(s.place.Name, s.uid)
 	}
+	for _, name := range t.manifest.Services() {
+		if s := w.service(name); s == nil {
+			down[name] = "the warden has none"
+		} else if pids, err := s.pids(); err != nil || len(pids) == 0 {
+			down[name] = "it has no process"
+		}
+	}
 	if t.manifest.Front != nil {
 		for i := range out {
 			out[i].Listens = t.manifest.Front.Listen.String()
 		}
 	}
-	return out
+	return out, down
 }
 
 // serverProbe is a server's cell with the probe as its command. It has neither

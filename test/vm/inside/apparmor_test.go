@@ -3,12 +3,14 @@
 package inside
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
 
 	"bulkhead/internal/engine"
+	"bulkhead/internal/evidence"
 	"bulkhead/internal/prove"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
@@ -16,6 +18,56 @@ import (
 
 // held is where the kernel lists its profiles.
 const held = "/sys/kernel/security/apparmor/profiles"
+
+// withoutLabel are programs in which containers do not change to their profile
+// (test/mutations), put there by test/vm.
+const withoutLabel = "/srv/unlabelled"
+
+// unlabelled brings the team up with programs that lack the measure, has prove
+// and status notice, and installs the real ones again.
+func unlabelled(t *testing.T, c stage.CLI) {
+	t.Helper()
+	stage.Sh(t, "install -m 755 "+withoutLabel+"/* /usr/local/bin/")
+	defer stage.Sh(t, "install -m 755 /bulkhead/bin/* /usr/local/bin/")
+	up := c.Try(t, "up") // whether it says so by its exit code is not the point
+	for _, agent := range []string{"writer", "reviewer"} {
+		k := stage.Container(t, c.Agent(t, agent), "runtime")
+		if got, err := prove.LabelOf(k.PID); err != nil || got != "unconfined" {
+			t.Errorf("%s has the label %q, %v: nothing is shown by who notices\n%s", agent, got, err, up)
+		}
+		pod := false
+		for _, l := range c.Agent(t, agent).Layers {
+			pod = pod || l.Layer == "pod" && !l.InForce && strings.Contains(l.Witness, "label")
+		}
+		if !pod {
+			t.Errorf("status says nothing of %s", agent)
+		}
+	}
+	r := c.Try(t, "prove", "--json")
+	var report prove.Report
+	if err := json.Unmarshal([]byte(r.Stdout), &report); err != nil {
+		t.Fatalf("no report: %v\n%s", err, r)
+	}
+	for _, s := range report.Statements {
+		if s.Holds == (s.ID == "label") {
+			t.Errorf("%s of %s holds: %t %q", s.ID, s.Agent, s.Holds, s.Against)
+		}
+	}
+	if r.Exit != wire.ExitFailed {
+		t.Errorf("prove ends with %d", r.Exit)
+	}
+	// The other layers refuse without it.
+	v := c.Try(t, "verify", "--no-controls", "--json")
+	var attacks evidence.Report
+	if err := json.Unmarshal([]byte(v.Stdout), &attacks); err != nil {
+		t.Fatalf("no report: %v\n%s", err, v)
+	}
+	if attacks.Succeeded != 0 || attacks.Unproven != 0 || attacks.Denied == 0 {
+		t.Errorf("verify: %s", attacks.Text())
+	}
+	c.Run(t, "down", "--purge")
+	stage.Sh(t, "systemctl stop bulkhead-warden 2>/dev/null || true")
+}
 
 func TestAppArmorConfinesContainers(t *testing.T) {
 	c := install(t)
@@ -80,6 +132,7 @@ wget -q -O - http://listed.example:8080/`)
 	})
 	c.Run(t, "down", "--purge")
 	stage.Sh(t, "systemctl stop bulkhead-warden 2>/dev/null || true")
+	t.Run("that the label is not taken is noticed", func(t *testing.T) { unlabelled(t, c) })
 	if got := stage.Sh(t, "grep '^bulkhead' "+held+" || true"); got != "" {
 		t.Errorf("left in the kernel: %s", got)
 	}
