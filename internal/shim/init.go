@@ -44,6 +44,7 @@ import (
 	"bulkhead/internal/reap"
 	"bulkhead/internal/shim/message"
 	"bulkhead/internal/tooltoken"
+	"bulkhead/internal/trim"
 	"bulkhead/internal/wire"
 )
 
@@ -192,6 +193,7 @@ func (s *shim) takeControl() error {
 func (s *shim) run() int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	defer trim.Started()()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	s.wg.Go(func() { s.orphans.Run(ctx) })

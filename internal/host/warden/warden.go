@@ -27,7 +27,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -44,6 +43,7 @@ import (
 	"bulkhead/internal/prove"
 	"bulkhead/internal/record"
 	"bulkhead/internal/resolver"
+	"bulkhead/internal/trim"
 )
 
 // Config is one warden.
@@ -176,7 +176,7 @@ func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
 	w.resolver = resolver.NewClient(w.resolverSocket())
 	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent, Authorization: authorization})
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	w.trim = time.AfterFunc(trimAfter, debug.FreeOSMemory)
+	w.trim = time.AfterFunc(trimAfter, trim.Memory)
 	return w, nil
 }
 
