@@ -116,9 +116,12 @@ func liveTeam(t *testing.T, dir string) *cells {
 		for dir, mode := range map[string]os.FileMode{a.Place.Control(): 0o700, a.Place.Logs(): 0o700, layout.Default().Images(): 0o755} {
 			must(t, os.MkdirAll(dir, mode))
 		}
+		of, err := launcher.MeansFor(cgroup.RootName)
+		must(t, err)
+		t.Cleanup(func() { _ = of.Bare.Close() })
 		cell, err := launcher.Start(t.Context(), launcher.Config{
 			Host: layout.Default(), Place: a.Place, Account: a.IDs.Account, Programs: dir, Build: "test", CgroupRoot: cgroup.RootName,
-		})
+		}, of)
 		must(t, err)
 		h.cells[name] = cell
 		t.Cleanup(func() { _ = cell.Shutdown(context.Background()) })

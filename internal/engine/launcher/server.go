@@ -37,7 +37,7 @@ type server struct {
 	trim *time.Timer
 }
 
-func newServer(cfg Config) (*server, error) {
+func newServer(cfg Config, bare *cell.Bare) (*server, error) {
 	groups, err := cgroup.Open(cfg.CgroupRoot)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func newServer(cfg Config) (*server, error) {
 	orphans := &reap.Orphans{}
 	return &server{
 		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}), trim: time.AfterFunc(trim.AfterStart, trim.Memory),
-		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
+		all: &containers{cfg: cfg, groups: groups, bare: bare, orphans: orphans, pool: newPool(&cfg, groups, bare, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
 	}, nil
 }
 

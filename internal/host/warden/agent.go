@@ -308,7 +308,7 @@ func (a *agentRun) ensureLauncher(ctx context.Context) error {
 	a.launcher, err = launcher.Start(ctx, launcher.Config{
 		Host: a.w.host, Place: a.Place, Account: a.IDs.Account,
 		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(), Sources: a.sources(), Ptrace: a.relayed(runtimeName),
-	})
+	}, launcher.Means{Cgroups: a.w.cgroups, Bare: a.w.bare})
 	return err
 }
 

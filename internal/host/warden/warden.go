@@ -33,6 +33,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/cgroup"
+	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/apparmor"
 	"bulkhead/internal/host/ledger"
@@ -78,6 +79,7 @@ type Warden struct {
 	pins     *pins.Server
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
+	bare     *cell.Bare // what the mount namespaces of all that is started are copies of
 	apparmor *apparmor.Loader
 	refused  *refusals
 	events   *events
@@ -169,8 +171,11 @@ func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
 	if w.cgroups, w.groupRoot, err = openCgroups(w.host); err != nil {
 		return nil, errors.Join(err, w.ledger.Close())
 	}
-	if w.table, err = nft.Open(); err != nil {
+	if w.bare, err = cell.MakeBare(); err != nil {
 		return nil, errors.Join(err, w.ledger.Close())
+	}
+	if w.table, err = nft.Open(); err != nil {
+		return nil, errors.Join(err, w.bare.Close(), w.ledger.Close())
 	}
 	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger, Held: held}
 	w.resolver = resolver.NewClient(w.resolverSocket())
@@ -189,7 +194,7 @@ func (w *Warden) close() {
 	w.trim.Stop()
 	w.cancel()
 	w.owners.Wait()
-	for _, c := range []func() error{w.pins.Close, w.resolver.Close, w.table.Close, w.ledger.Close} {
+	for _, c := range []func() error{w.pins.Close, w.resolver.Close, w.table.Close, w.bare.Close, w.ledger.Close} {
 		if err := c(); err != nil {
 			w.log.Warn("closing", "error", err)
 		}
