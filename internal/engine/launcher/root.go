@@ -44,7 +44,7 @@ func makeCell(cfg *Config) error {
 	if err := cell.SetUpLoopback(engine.Network{}); err != nil {
 		return err
 	}
-	if err := finishRoot(); err != nil {
+	if err := finishRoot(cfg); err != nil {
 		return fmt.Errorf("launcher: account cell of %s: %w", cfg.Place.Account, err)
 	}
 	return nil
@@ -126,8 +126,13 @@ func makeRoot(cfg *Config, bare *cell.Bare) error {
 			return fmt.Errorf("new root: %w", err)
 		}
 	}
-	if err := makeEtc(cfg, cache); err != nil {
-		return err
+	if cache >= 0 {
+		if err := makePoint(cache, "/etc/ld.so.cache"); err != nil {
+			return err
+		}
+		if err := attach(cache, "/etc/ld.so.cache"); err != nil {
+			return err
+		}
 	}
 	if err := attach(dev, "/dev"); err != nil {
 		return err
@@ -204,7 +209,9 @@ func makePoint(fd int, path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // #nosec G301 -- as above
 		return fmt.Errorf("mount point %s: %w", path, err)
 	}
-	if err := os.WriteFile(path, nil, 0o600); err != nil { // #nosec G303 -- in the mount namespace that is being made
+	// Not by open(2): another thread that forks meanwhile would have a copy of the
+	// descriptor for a moment, and with a writer the root cannot be made read-only.
+	if err := unix.Mknod(path, unix.S_IFREG|0o600, 0); err != nil {
 		return fmt.Errorf("mount point %s: %w", path, err)
 	}
 	return nil
@@ -258,7 +265,7 @@ func (p *programTrees) place() error {
 }
 
 // makeEtc writes the few files that ordinary programs expect.
-func makeEtc(cfg *Config, ldCache int) error {
+func makeEtc(cfg *Config) error {
 	files := map[string]string{
 		"passwd":        fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\n%s:x:%d:%d::/:/bin/sh\n", cfg.Place.Account, cfg.Account, cfg.Account),
 		"group":         fmt.Sprintf("root:x:0:\n%s:x:%d:\n", cfg.Place.Account, cfg.Account),
@@ -267,22 +274,19 @@ func makeEtc(cfg *Config, ldCache int) error {
 		"resolv.conf":   "",
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join("/etc", name), []byte(text), 0o644); err != nil { // #nosec G303 G306 -- in the builder's own mount namespace; world-readable like every /etc/passwd
+		if err := os.WriteFile(filepath.Join("/etc", name), []byte(text), 0o644); err != nil { // #nosec G306 -- world-readable like every /etc/passwd
 			return fmt.Errorf("/etc/%s: %w", name, err)
 		}
 	}
-	if ldCache < 0 {
-		return nil
-	}
-	if err := makePoint(ldCache, "/etc/ld.so.cache"); err != nil {
-		return err
-	}
-	return attach(ldCache, "/etc/ld.so.cache")
+	return nil
 }
 
-// finishRoot mounts what belongs to the launcher's own namespaces, and makes
-// the root read-only.
-func finishRoot() error {
+// finishRoot, in the launcher, writes what nobody else may have open, mounts
+// what belongs to the launcher's own namespaces, and makes the root read-only.
+func finishRoot(cfg *Config) error {
+	if err := makeEtc(cfg); err != nil {
+		return err
+	}
 	const safe = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 	for _, m := range []struct {
 		kind, path, options string
