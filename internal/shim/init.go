@@ -66,6 +66,7 @@ type shim struct {
 	passed   []*os.File
 	control  door      // nil without one
 	handover *handover // nil without listeners
+	news     news      // of the state
 
 	mu      sync.Mutex
 	command *running // nil: not started (session), or ended
@@ -288,6 +289,7 @@ func (s *shim) start(env []string, terminal bool) error {
 	}
 	run.pid = cmd.Process.Pid
 	s.command = run
+	s.news.tell()
 	if run.console != nil {
 		s.wg.Go(run.console.pump)
 	}

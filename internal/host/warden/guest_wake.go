@@ -164,11 +164,8 @@ func (w *Warden) startGuest(ctx context.Context, g *guest) error {
 		if err := w.applyTable(ctx); err != nil {
 			return err
 		}
-		if err := g.ensureDialer(); err != nil {
-			return err
-		}
 	}
-	if err := g.ensureLauncher(ctx); err != nil {
+	if err := g.ensureFirst(ctx, g.dials()); err != nil {
 		return err
 	}
 	if err := g.saveRun(); err != nil {
