@@ -226,7 +226,7 @@ func (l *launch) settle() error {
 		return nil
 	}
 	err := l.tree.enter(l.opt.Bare) // last: no path of the host is in sight after it
-	l.tree.close()        // its mounts are in place
+	l.tree.close()                  // its mounts are in place
 	return err
 }
 
