@@ -193,10 +193,19 @@ var ours = regexp.MustCompile(`bulkhead-(shim|net|serve|warden)$`)
 
 // memory says what each kind of process of ours has (proportional set size: a
 // page that several share counts for each by its part), and what that makes for
-// an agent: all that is its own, and its part of what supervises everybody.
+// an agent: all that is its own, and its part of what supervises everybody. What a start has left behind is
+// given back by then; what has come back in a minute of idling shows as well.
 func memory(t *testing.T, agents int) {
 	t.Helper()
-	time.Sleep(12 * time.Second) // launchers give back what starts left behind after 10 s
+	time.Sleep(12 * time.Second) // what starts left behind is given back after 10 s
+	residents(t, agents)
+	time.Sleep(time.Minute)
+	t.Log("a minute later:")
+	residents(t, agents)
+}
+
+func residents(t *testing.T, agents int) {
+	t.Helper()
 	sum, count := map[string]int{}, map[string]int{}
 	for _, pid := range pids(t) {
 		raw, err := os.ReadFile("/proc/" + pid + "/cmdline")

@@ -22,6 +22,7 @@ import (
 	"bulkhead/internal/dialer"
 	"bulkhead/internal/passed"
 	"bulkhead/internal/resolver"
+	"bulkhead/internal/trim"
 	"bulkhead/internal/wire"
 )
 
@@ -38,6 +39,7 @@ func main() {
 	// One of these runs for each agent: trade time for memory.
 	debug.SetGCPercent(50)
 	debug.SetMemoryLimit(32 << 20)
+	defer trim.Started()()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	err := run(ctx, os.Args[1:])
 	stop()

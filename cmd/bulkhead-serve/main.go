@@ -28,6 +28,7 @@ import (
 
 	"bulkhead/internal/gateway"
 	"bulkhead/internal/passed"
+	"bulkhead/internal/trim"
 	"bulkhead/internal/wire"
 )
 
@@ -42,6 +43,7 @@ const (
 const maxConfig = 8 << 20
 
 func main() {
+	defer trim.Started()()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	err := run(ctx, os.Args[1:])
 	stop()

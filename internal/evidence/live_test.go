@@ -117,9 +117,12 @@ func liveTeam(t *testing.T, dir string) *cells {
 			must(t, os.MkdirAll(dir, mode))
 		}
 		must(t, os.Chown(a.Place.Data(), int(a.IDs.Gateway()), int(a.IDs.Gateway())))
+		of, err := launcher.MeansFor(cgroup.RootName)
+		must(t, err)
+		t.Cleanup(func() { _ = of.Bare.Close() })
 		cell, err := launcher.Start(t.Context(), launcher.Config{
 			Host: layout.Default(), Place: a.Place, Account: a.IDs.Account, Programs: dir, Build: "test", CgroupRoot: cgroup.RootName,
-		})
+		}, of)
 		must(t, err)
 		h.cells[name] = cell
 		t.Cleanup(func() { _ = cell.Shutdown(context.Background()) })

@@ -97,7 +97,14 @@ func (s *shim) answer(conn *wire.Conn, m wire.Message, files []*os.File) error {
 	closeAll(files)
 	switch m.Verb {
 	case wire.VerbState:
-		return conn.Send(m.ID, wire.VerbOK, s.state())
+		var r wire.StateRequest
+		if err := json.Unmarshal(m.Body, &r); err != nil {
+			return fmt.Errorf("state: %w", err)
+		}
+		if r.WaitMillis <= 0 {
+			return conn.Send(m.ID, wire.VerbOK, s.state())
+		}
+		return conn.Send(m.ID, wire.VerbOK, s.stateWhenReady(time.Duration(min(r.WaitMillis, maxWait.Milliseconds()))*time.Millisecond))
 	case wire.VerbStop:
 		var r wire.StopRequest
 		if err := json.Unmarshal(m.Body, &r); err != nil {

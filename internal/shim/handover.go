@@ -25,6 +25,7 @@ type handover struct {
 	files         []*os.File // in the order of listeners; open for as long as the shim lives
 	relayed       bool
 	kept          []net.Listener // when relayed, in place of files
+	news          *news
 
 	mu      sync.Mutex
 	given   int
@@ -42,6 +43,7 @@ func (h *handover) set(given int, waiting string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.given, h.waiting = given, waiting
+	h.news.tell()
 }
 
 // listen opens the listeners. From here on clients can connect and wait.
@@ -49,7 +51,7 @@ func (s *shim) listen() error {
 	if len(s.cfg.Listeners) == 0 {
 		return nil
 	}
-	h := &handover{socket: s.cfg.GatewaySocket, token: s.cfg.Token, listeners: s.cfg.Listeners, waiting: "the gateway has not taken the listeners yet"}
+	h := &handover{socket: s.cfg.GatewaySocket, token: s.cfg.Token, listeners: s.cfg.Listeners, news: &s.news, waiting: "the gateway has not taken the listeners yet"}
 	for _, l := range s.cfg.Listeners {
 		f, err := listenFile(l.Address)
 		if err != nil {

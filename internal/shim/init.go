@@ -44,6 +44,7 @@ import (
 	"bulkhead/internal/reap"
 	"bulkhead/internal/shim/message"
 	"bulkhead/internal/tooltoken"
+	"bulkhead/internal/trim"
 	"bulkhead/internal/wire"
 )
 
@@ -65,6 +66,7 @@ type shim struct {
 	passed   []*os.File
 	control  door      // nil without one
 	handover *handover // nil without listeners
+	news     news      // of the state
 
 	mu      sync.Mutex
 	command *running // nil: not started (session), or ended
@@ -192,6 +194,7 @@ func (s *shim) takeControl() error {
 func (s *shim) run() int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	defer trim.Started()()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	s.wg.Go(func() { s.orphans.Run(ctx) })
@@ -286,6 +289,7 @@ func (s *shim) start(env []string, terminal bool) error {
 	}
 	run.pid = cmd.Process.Pid
 	s.command = run
+	s.news.tell()
 	if run.console != nil {
 		s.wg.Go(run.console.pump)
 	}

@@ -85,7 +85,7 @@ func TestProtocolContract(t *testing.T) {
 	s(VerbResize, Resize{Rows: 24, Cols: 80})
 	s(VerbSignal, Signal{Number: 2})
 	s(VerbExited, ExecExited{Code: 137, Signal: "killed"})
-	s(VerbState, struct{}{})
+	s(VerbState, StateRequest{WaitMillis: 250})
 	s(VerbConnect, ConnectRequest{Port: 8080})
 	s(VerbConnected, struct{}{})
 	s(VerbOK, ShimState{Build: "b1", Ready: true, PID: 2, Listeners: 3, Landlock: 7})

@@ -36,7 +36,7 @@ const (
 	// connected TCP socket. To a shim that is Relayed a unix socket comes with
 	// the request, which it relays; the answer then has none.
 	VerbConnect = "connect"
-	// VerbState asks for [ShimState].
+	// VerbState asks for [ShimState]. Request [StateRequest].
 	VerbState = "state"
 	// VerbStop ends the command: SIGTERM, and SIGKILL after StopRequest.Grace.
 	VerbStop = "stop"
@@ -97,6 +97,13 @@ type Signal struct {
 // StopRequest bounds how long a command may take to end.
 type StopRequest struct {
 	GraceMillis int64 `json:"graceMillis"`
+}
+
+// StateRequest says how long the answer may be kept back until the command is
+// ready: a second at most, not at all when it is 0. A shim of an earlier build
+// answers at once.
+type StateRequest struct {
+	WaitMillis int64 `json:"waitMillis,omitempty"`
 }
 
 // ShimState is what a shim knows of its command.

@@ -3,6 +3,7 @@ package store
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -65,6 +66,8 @@ const (
 	deliveryColumns = 9
 )
 
+// insertMessages and upsertDeliveries are made when they are first used: every
+// gateway is the same program, and would make them at its start.
 var insertMessages, upsertDeliveries = statements(
 	"INSERT INTO message (id, channel, seq, time, sender, key, type, priority, reply, root, body) VALUES ", messageColumns, "",
 ), statements(
@@ -73,13 +76,15 @@ var insertMessages, upsertDeliveries = statements(
 		" until = excluded.until, span = excluded.span, ended = excluded.ended, reason = excluded.reason",
 )
 
-func statements(head string, columns int, tail string) map[int]string {
-	row := "(?" + strings.Repeat(", ?", columns-1) + ")"
-	out := map[int]string{}
-	for _, n := range strides {
-		out[n] = head + row + strings.Repeat(", "+row, n-1) + tail
-	}
-	return out
+func statements(head string, columns int, tail string) func() map[int]string {
+	return sync.OnceValue(func() map[int]string {
+		row := "(?" + strings.Repeat(", ?", columns-1) + ")"
+		out := map[int]string{}
+		for _, n := range strides {
+			out[n] = head + row + strings.Repeat(", "+row, n-1) + tail
+		}
+		return out
+	})
 }
 
 // rows writes n rows with as few statements as there can be.
@@ -112,7 +117,7 @@ func (t *txn) flush() {
 		ch.written = ch.last
 	}
 	clear(t.touched)
-	t.rows(len(t.messages), insertMessages, func(i int) {
+	t.rows(len(t.messages), insertMessages(), func(i int) {
 		m := t.messages[i]
 		t.args = append(t.args, m.id, m.channel.id, number(m.seq), m.time, m.sender, m.key[:], string(m.typ), m.rank, number(m.reply), number(m.root), m.body)
 	})
@@ -121,7 +126,7 @@ func (t *txn) flush() {
 		t.exec("INSERT INTO place (channel, first, piece) VALUES (?, ?, ?)", m.channel.id, number(m.seq), m.id>>placeBits)
 	}
 	t.places = t.places[:0]
-	t.rows(len(t.dirty), upsertDeliveries, func(i int) {
+	t.rows(len(t.dirty), upsertDeliveries(), func(i int) {
 		e := t.dirty[i]
 		e.dirty = false
 		state, until, span := int64(0), int64(0), int64(0)

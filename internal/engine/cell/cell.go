@@ -40,6 +40,9 @@ type Options struct {
 	// Cgroups is where Spec.Cgroup is made. Nil: the process stays in the
 	// caller's cgroup (tests only).
 	Cgroups *cgroup.Tree
+	// Bare is what the container's mount namespace is a copy of. Nil: one is
+	// made for this start, from the caller's.
+	Bare *Bare
 	// Stdin, Stdout, Stderr are the container's; nil is /dev/null.
 	Stdin, Stdout, Stderr *os.File
 	// Shim is the configuration of Spec.Init, passed as a sealed memfd on

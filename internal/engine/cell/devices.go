@@ -30,7 +30,7 @@ func Devices() (int, error) { return deviceMount() }
 // uses the nodes and cannot add any. When CAP_MKNOD is missing (Bulkhead
 // itself inside a container) that is an error, not a /dev without nodes.
 func deviceMount() (int, error) {
-	fd, err := memoryMount(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, map[string]string{"size": "64k", "mode": "0755"})
+	fd, err := MemoryMount(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NOEXEC, map[string]string{"size": "64k", "mode": "0755"})
 	if err != nil {
 		return -1, err
 	}

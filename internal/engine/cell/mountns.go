@@ -9,36 +9,18 @@ import (
 )
 
 // enter gives the calling thread (locked, and thrown away afterwards) a mount
-// namespace that holds this tree and nothing else. What is forked from it gets
-// a copy; in a user namespace of its own, with every mount locked (see
-// mount_namespaces(7)). The work is done here and not in the child because
-// letting go of the host's tree waits for an RCU grace period, milliseconds on
-// a busy machine, which a prepared container has behind it.
+// namespace that holds this tree and nothing else, a copy of bare. What is
+// forked from it gets a copy; in a user namespace of its own, with every mount
+// locked (see mount_namespaces(7)). The work is done here and not in the child
+// because a prepared container has it behind it.
 //
 // After it, no path of the host is visible to this thread.
-func (t *tree) enter() error {
-	if err := unix.Unshare(unix.CLONE_NEWNS); err != nil {
-		return fmt.Errorf("cell: mount namespace: %w", err)
+func (t *tree) enter(bare *Bare) error {
+	if err := bare.Enter(); err != nil {
+		return err
 	}
-	// Nothing mounted here may show outside.
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("cell: cut mount propagation: %w", err)
-	}
-	// Any folder does: this mount namespace is ours and the old tree goes away.
-	if err := unix.MoveMount(t.root, "", unix.AT_FDCWD, "/tmp", unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
-		return fmt.Errorf("cell: place the root: %w", err)
-	}
-	if err := unix.Fchdir(t.root); err != nil {
-		return fmt.Errorf("cell: enter the root: %w", err)
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("cell: pivot_root: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("cell: let go of the host's tree: %w", err)
-	}
-	if err := unix.Chdir("/"); err != nil {
-		return fmt.Errorf("cell: enter the root: %w", err)
+	if err := SetRoot(t.root); err != nil {
+		return err
 	}
 	// The starter's procfs, which the child covers with that of its own PID
 	// namespace: the kernel lets a user namespace mount one only where another

@@ -132,9 +132,9 @@ func bindMount(path string, rootOwned bool, attr uint64) (fd int, file bool, err
 	return fd, st.Mode&unix.S_IFMT != unix.S_IFDIR, nil
 }
 
-// memoryMount makes a detached tmpfs. It belongs to root's user namespace, so
+// MemoryMount makes a detached tmpfs. It belongs to root's user namespace, so
 // the container cannot change its size or flags.
-func memoryMount(attr uint64, options map[string]string) (int, error) {
+func MemoryMount(attr uint64, options map[string]string) (int, error) {
 	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
 	if err != nil {
 		return -1, fmt.Errorf("cell: tmpfs: fsopen: %w", err)
@@ -165,7 +165,7 @@ func tmpfsFor(m engine.Mount, owner uint32) (int, error) {
 		return -1, fmt.Errorf("cell: mount %s: a tmpfs needs a size in bytes", m.Target)
 	}
 	id := fmt.Sprint(owner)
-	return memoryMount(attributes(true, m.Exec), map[string]string{
+	return MemoryMount(attributes(true, m.Exec), map[string]string{
 		"size": fmt.Sprint(size), "mode": fmt.Sprintf("%o", mode), "uid": id, "gid": id,
 	})
 }

@@ -225,8 +225,8 @@ func (l *launch) settle() error {
 	if l.tree == nil {
 		return nil
 	}
-	err := l.tree.enter() // last: no path of the host is in sight after it
-	l.tree.close()        // its mounts are in place
+	err := l.tree.enter(l.opt.Bare) // last: no path of the host is in sight after it
+	l.tree.close()                  // its mounts are in place
 	return err
 }
 

@@ -131,7 +131,7 @@ func cloneProc() (int, error) {
 
 // emptyRoot makes a root that holds only mount points.
 func emptyRoot(mounts []placed, writable bool) (int, error) {
-	fd, err := memoryMount(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, map[string]string{"size": "256k", "mode": "0755"})
+	fd, err := MemoryMount(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, map[string]string{"size": "256k", "mode": "0755"})
 	if err != nil {
 		return -1, err
 	}

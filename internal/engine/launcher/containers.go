@@ -58,6 +58,7 @@ const keep = 64
 type containers struct {
 	cfg     Config
 	groups  *cgroup.Tree
+	bare    *cell.Bare
 	orphans *reap.Orphans
 	pool    *pool
 

@@ -84,7 +84,7 @@ func (cs *containers) start(ctx context.Context, c *container, r LaunchRequest, 
 			_ = finish()
 		}
 	}()
-	opt := cell.Options{Cgroups: cs.groups, Shim: r.Shim}
+	opt := cell.Options{Cgroups: cs.groups, Bare: cs.bare, Shim: r.Shim}
 	if r.Stdio {
 		if len(files) < 3 {
 			return nil, fmt.Errorf("launcher: stdio needs three descriptors, %d came", len(files))

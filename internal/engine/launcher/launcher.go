@@ -35,6 +35,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/confine"
+	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/layout"
 )
 
@@ -66,6 +67,7 @@ type Config struct {
 const (
 	configFD = 3
 	statusFD = 4
+	bareFD   = 5
 )
 
 // Main is "bulkhead-shim launcher". It returns the exit code.
@@ -75,6 +77,7 @@ func Main() int {
 	runtime.LockOSThread()
 	unix.CloseOnExec(configFD)
 	unix.CloseOnExec(statusFD)
+	unix.CloseOnExec(bareFD)
 	out := os.NewFile(statusFD, "status")
 	s, err := begin()
 	st := status{}
@@ -120,5 +123,5 @@ func begin() (*server, error) {
 	if err := confine.ConfineCell(cfg.Ptrace); err != nil {
 		return nil, err
 	}
-	return newServer(cfg)
+	return newServer(cfg, cell.TakeBare(os.NewFile(bareFD, "bare")))
 }

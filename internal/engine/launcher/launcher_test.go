@@ -102,7 +102,12 @@ func inHost(t *testing.T, f func(ctx context.Context, t *testing.T, cfg launcher
 
 func start(ctx context.Context, t *testing.T, cfg launcher.Config) *launcher.Client {
 	t.Helper()
-	c, err := launcher.Start(ctx, cfg)
+	of, err := launcher.MeansFor(cfg.CgroupRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = of.Bare.Close() }()
+	c, err := launcher.Start(ctx, cfg, of)
 	if err != nil {
 		log, _ := os.ReadFile(filepath.Join(cfg.Place.Logs(), "launcher.log"))
 		t.Fatalf("%v\n%s", err, log)

@@ -36,6 +36,7 @@ const (
 type pool struct {
 	cfg     *Config
 	groups  *cgroup.Tree
+	bare    *cell.Bare
 	orphans *reap.Orphans
 
 	mu     sync.Mutex
@@ -55,8 +56,8 @@ type readyCell struct {
 	group string
 }
 
-func newPool(cfg *Config, groups *cgroup.Tree, orphans *reap.Orphans) *pool {
-	return &pool{cfg: cfg, groups: groups, orphans: orphans}
+func newPool(cfg *Config, groups *cgroup.Tree, bare *cell.Bare, orphans *reap.Orphans) *pool {
+	return &pool{cfg: cfg, groups: groups, bare: bare, orphans: orphans}
 }
 
 // poolable says whether a request is a plain one-off run.
@@ -295,7 +296,7 @@ func (p *pool) make(s engine.Spec, depth cell.Depth, n int) (*readyCell, error) 
 	s.Name = fmt.Sprintf("ready-%d", n)
 	s.Cgroup = filepath.Join(p.cfg.Place.Team, p.cfg.Place.Name, s.Name)
 	r := &readyCell{depth: depth, group: s.Cgroup}
-	opt := cell.Options{Cgroups: p.groups}
+	opt := cell.Options{Cgroups: p.groups, Bare: p.bare}
 	if depth == cell.DepthSeat {
 		c, err := cell.Prepare(s, opt, depth)
 		r.cell = c

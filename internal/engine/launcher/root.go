@@ -35,21 +35,16 @@ const (
 // anything at all.
 var hostPrograms = []string{"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"}
 
-// scratch is where the new root is put together; it vanishes with the old tree.
-const scratch = "/tmp"
-
-// makeCell turns the launcher's fresh namespaces into the account cell.
+// makeCell makes the launcher's fresh namespaces the account cell. Its root is
+// there: see [makeRoot].
 func makeCell(cfg *Config) error {
-	if err := unix.Mount("", "/", "", unix.MS_SLAVE|unix.MS_REC, ""); err != nil {
-		return fmt.Errorf("launcher: cut mount propagation: %w", err)
-	}
 	if err := unix.Sethostname([]byte(cfg.Place.Account)); err != nil {
 		return fmt.Errorf("launcher: host name: %w", err)
 	}
 	if err := cell.SetUpLoopback(engine.Network{}); err != nil {
 		return err
 	}
-	if err := makeRoot(cfg); err != nil {
+	if err := finishRoot(cfg); err != nil {
 		return fmt.Errorf("launcher: account cell of %s: %w", cfg.Place.Account, err)
 	}
 	return nil
@@ -78,10 +73,13 @@ func sources(cfg *Config) []source {
 	return out
 }
 
-func makeRoot(cfg *Config) error {
+// makeRoot gives the calling thread, on the host, the mount namespace and the
+// root that the launcher is born with: a copy of bare with what the account
+// cell shows. Not the launcher itself, since that would start with a copy of
+// the host's mounts, every agent's disks among them.
+func makeRoot(cfg *Config, bare *cell.Bare) error {
 	all := sources(cfg)
-	// The host's paths, before anything covers them: the scratch folder may lie
-	// above one of them.
+	// The host's paths, while they are in sight.
 	trees := make([]int, len(all))
 	for i, s := range all {
 		fd, err := openTree(s)
@@ -106,8 +104,16 @@ func makeRoot(cfg *Config) error {
 	if err != nil {
 		return err
 	}
-	if err := unix.Mount("tmpfs", scratch, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size=4m,mode=0755"); err != nil {
-		return fmt.Errorf("new root: %w", err)
+	root, err := cell.MemoryMount(unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, map[string]string{"size": "4m", "mode": "0755"})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(root) }()
+	if err := bare.Enter(); err != nil {
+		return err
+	}
+	if err := cell.SetRoot(root); err != nil {
+		return err
 	}
 	if err := programs.place(); err != nil {
 		return err
@@ -116,12 +122,17 @@ func makeRoot(cfg *Config) error {
 		path string
 		mode os.FileMode
 	}{{"/proc", 0o555}, {"/dev", 0o755}, {"/sys", 0o755}, {"/sys/fs", 0o755}, {"/sys/fs/cgroup", 0o755}, {"/tmp", 0o755}, {"/etc", 0o755}, {containerDir, 0o755}, {shownGroupsDir, 0o755}, {privateDir, 0o700}, {groupsDir, 0o700}, {skeletonDir, 0o755}} {
-		if err := os.Mkdir(scratch+d.path, d.mode); err != nil {
+		if err := os.Mkdir(d.path, d.mode); err != nil {
 			return fmt.Errorf("new root: %w", err)
 		}
 	}
-	if err := makeEtc(cfg, cache); err != nil {
-		return err
+	if cache >= 0 {
+		if err := makePoint(cache, "/etc/ld.so.cache"); err != nil {
+			return err
+		}
+		if err := attach(cache, "/etc/ld.so.cache"); err != nil {
+			return err
+		}
 	}
 	if err := attach(dev, "/dev"); err != nil {
 		return err
@@ -129,7 +140,7 @@ func makeRoot(cfg *Config) error {
 	if err := attach(groups, groupsDir); err != nil {
 		return err
 	}
-	if err := cell.MakePoints(scratch+skeletonDir, podman.Points()); err != nil {
+	if err := cell.MakePoints(skeletonDir, podman.Points()); err != nil {
 		return err
 	}
 	for i, s := range all {
@@ -140,7 +151,7 @@ func makeRoot(cfg *Config) error {
 			return err
 		}
 	}
-	return enter()
+	return nil
 }
 
 // openTree makes a detached mount of a host path.
@@ -173,7 +184,7 @@ func openTree(s source) (int, error) {
 // attach moves a detached mount to a path of the new root.
 func attach(fd int, path string) error {
 	defer func() { _ = unix.Close(fd) }()
-	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, scratch+path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, path, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
 		return fmt.Errorf("mount %s: %w", path, err)
 	}
 	return nil
@@ -186,19 +197,21 @@ func makePoint(fd int, path string) error {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return fmt.Errorf("host path %s: %w", path, err)
 	}
-	if _, err := os.Lstat(scratch + path); err == nil {
+	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
 	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
-		if err := os.MkdirAll(scratch+path, 0o755); err != nil { // #nosec G301 -- an empty mount point on the way to an agent's folder
+		if err := os.MkdirAll(path, 0o755); err != nil { // #nosec G301 -- an empty mount point on the way to an agent's folder
 			return fmt.Errorf("mount point %s: %w", path, err)
 		}
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(scratch+path), 0o755); err != nil { // #nosec G301 -- as above
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil { // #nosec G301 -- as above
 		return fmt.Errorf("mount point %s: %w", path, err)
 	}
-	if err := os.WriteFile(scratch+path, nil, 0o600); err != nil { // #nosec G303 -- scratch is in the builder's own mount namespace
+	// Not by open(2): another thread that forks meanwhile would have a copy of the
+	// descriptor for a moment, and with a writer the root cannot be made read-only.
+	if err := unix.Mknod(path, unix.S_IFREG|0o600, 0); err != nil {
 		return fmt.Errorf("mount point %s: %w", path, err)
 	}
 	return nil
@@ -236,7 +249,7 @@ func openPrograms() (*programTrees, error) {
 
 func (p *programTrees) place() error {
 	for path, fd := range p.trees {
-		if err := os.Mkdir(scratch+path, 0o755); err != nil { // #nosec G301 -- a mount point
+		if err := os.Mkdir(path, 0o755); err != nil { // #nosec G301 -- a mount point
 			return fmt.Errorf("new root: %w", err)
 		}
 		if err := attach(fd, path); err != nil {
@@ -244,7 +257,7 @@ func (p *programTrees) place() error {
 		}
 	}
 	for path, target := range p.links {
-		if err := os.Symlink(target, scratch+path); err != nil {
+		if err := os.Symlink(target, path); err != nil {
 			return fmt.Errorf("new root: %w", err)
 		}
 	}
@@ -252,7 +265,7 @@ func (p *programTrees) place() error {
 }
 
 // makeEtc writes the few files that ordinary programs expect.
-func makeEtc(cfg *Config, ldCache int) error {
+func makeEtc(cfg *Config) error {
 	files := map[string]string{
 		"passwd":        fmt.Sprintf("root:x:0:0:root:/:/usr/sbin/nologin\n%s:x:%d:%d::/:/bin/sh\n", cfg.Place.Account, cfg.Account, cfg.Account),
 		"group":         fmt.Sprintf("root:x:0:\n%s:x:%d:\n", cfg.Place.Account, cfg.Account),
@@ -261,31 +274,17 @@ func makeEtc(cfg *Config, ldCache int) error {
 		"resolv.conf":   "",
 	}
 	for name, text := range files {
-		if err := os.WriteFile(filepath.Join(scratch, "etc", name), []byte(text), 0o644); err != nil { // #nosec G303 G306 -- in the builder's own mount namespace; world-readable like every /etc/passwd
+		if err := os.WriteFile(filepath.Join("/etc", name), []byte(text), 0o644); err != nil { // #nosec G306 -- world-readable like every /etc/passwd
 			return fmt.Errorf("/etc/%s: %w", name, err)
 		}
 	}
-	if ldCache < 0 {
-		return nil
-	}
-	if err := makePoint(ldCache, "/etc/ld.so.cache"); err != nil {
-		return err
-	}
-	return attach(ldCache, "/etc/ld.so.cache")
+	return nil
 }
 
-// enter makes the new root the only one.
-func enter() error {
-	if err := unix.Chdir(scratch); err != nil {
-		return err
-	}
-	if err := unix.PivotRoot(".", "."); err != nil {
-		return fmt.Errorf("pivot_root: %w", err)
-	}
-	if err := unix.Unmount(".", unix.MNT_DETACH); err != nil {
-		return fmt.Errorf("let go of the host's tree: %w", err)
-	}
-	if err := unix.Chdir("/"); err != nil {
+// finishRoot, in the launcher, writes what nobody else may have open, mounts
+// what belongs to the launcher's own namespaces, and makes the root read-only.
+func finishRoot(cfg *Config) error {
+	if err := makeEtc(cfg); err != nil {
 		return err
 	}
 	const safe = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC

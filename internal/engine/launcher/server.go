@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"runtime/debug"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/lookpath"
 	"bulkhead/internal/reap"
+	"bulkhead/internal/trim"
 	"bulkhead/internal/wire"
 )
 
@@ -37,7 +37,7 @@ type server struct {
 	trim *time.Timer
 }
 
-func newServer(cfg Config) (*server, error) {
+func newServer(cfg Config, bare *cell.Bare) (*server, error) {
 	groups, err := cgroup.Open(cfg.CgroupRoot)
 	if err != nil {
 		return nil, err
@@ -48,15 +48,10 @@ func newServer(cfg Config) (*server, error) {
 	}
 	orphans := &reap.Orphans{}
 	return &server{
-		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}), trim: time.AfterFunc(trimAfter, debug.FreeOSMemory),
-		all: &containers{cfg: cfg, groups: groups, orphans: orphans, pool: newPool(&cfg, groups, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
+		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}), trim: time.AfterFunc(trim.AfterStart, trim.Memory),
+		all: &containers{cfg: cfg, groups: groups, bare: bare, orphans: orphans, pool: newPool(&cfg, groups, bare, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
 	}, nil
 }
-
-// trimAfter is how long nothing must have been started before memory is given
-// back. It is beyond what a start of the whole team takes, which needs the
-// processors for something better.
-const trimAfter = 10 * time.Second
 
 // serve answers until a shutdown. The end of the process ends every process of
 // the account cell.
@@ -118,7 +113,7 @@ func (s *server) connection(ctx context.Context, c *net.UnixConn) {
 func (s *server) answer(ctx context.Context, conn *wire.Conn, m wire.Message, files []*os.File) error {
 	switch m.Verb {
 	case verbLaunch:
-		s.trim.Reset(trimAfter)
+		s.trim.Reset(trim.AfterStart)
 		var r LaunchRequest
 		if err := json.Unmarshal(m.Body, &r); err != nil {
 			return fmt.Errorf("launcher: launch: %w", err)

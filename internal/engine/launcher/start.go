@@ -28,19 +28,31 @@ func (cfg *Config) GroupPath() string {
 	return filepath.Join(cfg.Place.Team, cfg.Place.Name, "launcher")
 }
 
+// Means is what a starter has for all launchers.
+type Means struct {
+	Cgroups *cgroup.Tree // Config.CgroupRoot, opened
+	Bare    *cell.Bare
+}
+
+// MeansFor makes what launchers with that Config.CgroupRoot are started with.
+func MeansFor(cgroupRoot string) (of Means, err error) {
+	if of.Cgroups, err = cgroup.Open(cgroupRoot); err != nil {
+		return Means{}, err
+	}
+	of.Bare, err = cell.MakeBare()
+	return of, err
+}
+
 // Start makes the account cell of one agent and returns once its launcher
 // answers. The launcher outlives the caller. Its own messages go to
 // layout.Agent.Logs()/launcher.log.
-func Start(ctx context.Context, cfg Config) (*Client, error) {
-	groups, err := cgroup.Open(cfg.CgroupRoot)
-	if err != nil {
-		return nil, err
-	}
+func Start(ctx context.Context, cfg Config, of Means) (*Client, error) {
+	groups := of.Cgroups
 	group, err := groups.Create(cfg.GroupPath(), launcherLimits)
 	if err != nil {
 		return nil, err
 	}
-	proc, err := fork(cfg, group, groups.Unified())
+	proc, err := fork(cfg, group, groups.Unified(), of.Bare)
 	if err != nil {
 		return nil, fmt.Errorf("launcher: start for %s/%s: %w", cfg.Place.Team, cfg.Place.Name, errors.Join(err, group.Remove()))
 	}
@@ -61,7 +73,7 @@ func Start(ctx context.Context, cfg Config) (*Client, error) {
 
 // fork starts the launcher in its namespaces and cgroup and waits for its
 // first word.
-func fork(cfg Config, group *cgroup.Group, unified bool) (*os.Process, error) {
+func fork(cfg Config, group *cgroup.Group, unified bool, bare *cell.Bare) (*os.Process, error) {
 	raw, err := json.Marshal(cfg)
 	if err != nil {
 		return nil, err
@@ -88,7 +100,7 @@ func fork(cfg Config, group *cgroup.Group, unified bool) (*os.Process, error) {
 	defer func() { _ = log.Close() }()
 	sys := &syscall.SysProcAttr{
 		Setsid:     true,
-		Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
+		Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWNET,
 	}
 	if unified {
 		dir, err := group.Open()
@@ -101,14 +113,18 @@ func fork(cfg Config, group *cgroup.Group, unified bool) (*os.Process, error) {
 	program := filepath.Join(cfg.Programs, "bulkhead-shim")
 	// One processor is enough for what mostly waits, and spares every start the
 	// waking of a second thread that finds nothing to do.
-	attr := &os.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=50"}, Files: []*os.File{null, log, log, config, statusW}, Sys: sys}
+	attr := &os.ProcAttr{Dir: "/", Env: []string{"GOMAXPROCS=1", "GOGC=50"}, Files: []*os.File{null, log, log, config, statusW, bare.File()}, Sys: sys}
 	var proc *os.Process
-	thread.Run(func() { // it moves to another cgroup
+	thread.Run(func() { // it moves to another cgroup and mount namespace
 		if !unified {
 			if err = group.JoinThread(); err != nil {
 				return
 			}
 		}
+		if err = makeRoot(&cfg, bare); err != nil {
+			return
+		}
+		// Where it was on the host, since the programs are a source.
 		proc, err = os.StartProcess(program, []string{"bulkhead-shim", "launcher"}, attr)
 	})
 	_ = statusW.Close()

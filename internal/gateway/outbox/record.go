@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"hash/crc32"
+	"sync"
 	"time"
 
 	"bulkhead/internal/adapter"
@@ -19,7 +20,9 @@ const headSize = len(magic) + 8
 // maxRecord bounds what a length may say: a draft, its envelope, and room.
 const maxRecord = adapter.MaxBody + 1<<16
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+// castagnoli is made when it is first used: every program that links this would
+// make it at its start.
+var castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 // entry is the payload of a record. Exactly one of Draft, Done and Refused is
 // set.
@@ -49,7 +52,7 @@ func appendRecord(b []byte, e *entry) ([]byte, error) {
 	p := bytes.TrimSuffix(buf.Bytes(), []byte{'\n'})
 	b = append(b, magic...)
 	b = binary.BigEndian.AppendUint32(b, uint32(len(p))) // #nosec G115 -- bounded by maxRecord
-	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(p, castagnoli))
+	b = binary.BigEndian.AppendUint32(b, crc32.Checksum(p, castagnoli()))
 	return append(b, p...), nil
 }
 
@@ -83,7 +86,7 @@ func parseOne(b []byte) (e entry, n int, ok bool) {
 		return e, 0, false
 	}
 	p := b[headSize : headSize+int(size)]
-	if crc32.Checksum(p, castagnoli) != binary.BigEndian.Uint32(b[len(magic)+4:]) || json.Unmarshal(p, &e) != nil {
+	if crc32.Checksum(p, castagnoli()) != binary.BigEndian.Uint32(b[len(magic)+4:]) || json.Unmarshal(p, &e) != nil {
 		return entry{}, 0, false
 	}
 	if e.N == 0 || (e.Draft != nil) == (e.Done || e.Refused != nil) || e.Done && e.Refused != nil {

@@ -152,7 +152,7 @@ func (a *adapterRun) launch(wants adapterWants) error {
 	if err := writeJSON(a.statePath(), adapterState{Version: stateVersion, Build: a.w.build, Agents: wants.agents}); err != nil {
 		return err
 	}
-	p, err := cell.Start(spec, cell.Options{Cgroups: a.w.cgroups, Stdout: log, Stderr: log, Files: files})
+	p, err := cell.Start(spec, cell.Options{Cgroups: a.w.cgroups, Bare: a.w.bare, Stdout: log, Stderr: log, Files: files})
 	if err != nil {
 		return fmt.Errorf("start the adapter: %w", err)
 	}

@@ -197,10 +197,7 @@ func (a *agentRun) bringUp(ctx context.Context) error {
 		}
 		a.run = runState{Version: stateVersion, Digest: a.digest(), Build: a.w.build, Token: rand.Text()}
 	}
-	if err := a.ensureDialer(); err != nil {
-		return err
-	}
-	if err := a.ensureLauncher(ctx); err != nil {
+	if err := a.ensureFirst(ctx, true); err != nil {
 		return err
 	}
 	if err := a.ensureCode(ctx); err != nil {
@@ -281,34 +278,62 @@ func (a *agentRun) running(ctx context.Context) (map[string]bool, error) {
 // programs is the folder of the build that this agent runs.
 func (a *agentRun) programs() string { return a.w.host.Programs(a.run.Build) }
 
-func (a *agentRun) ensureLauncher(ctx context.Context) error {
+// ensureFirst makes what the containers need run: the launcher and, unless the
+// agent never connects, the dialer; side by side, since neither asks for the
+// other.
+func (a *agentRun) ensureFirst(ctx context.Context, dials bool) error {
+	found, err := a.findLauncher(ctx)
+	if err != nil {
+		return err
+	}
+	if !found {
+		a.run.Build = a.w.build // of both
+	}
+	var wg sync.WaitGroup
+	var dialerErr error
+	if dials {
+		wg.Go(func() { dialerErr = a.ensureDialer() })
+	}
+	if !found {
+		err = a.startLauncher(ctx)
+	}
+	wg.Wait()
+	return errors.Join(dialerErr, err)
+}
+
+// findLauncher says whether the agent's launcher runs, and connects to it.
+func (a *agentRun) findLauncher(ctx context.Context) (bool, error) {
 	if a.launcher != nil {
 		select {
 		case <-a.launcher.Exited():
 			_ = a.launcher.Close()
 			a.launcher = nil
 		default:
-			return nil
+			return true, nil
 		}
 	}
 	c, err := launcher.Connect(ctx, a.Place.LauncherSocket())
 	if err == nil {
 		a.launcher = c
-		return nil
+		return true, nil
 	}
 	if !errors.Is(err, launcher.ErrGone) {
-		return err
+		return false, err
 	}
+	return false, nil
+}
+
+func (a *agentRun) startLauncher(ctx context.Context) error {
 	// Nobody answers. Whatever may be left of a former launcher must be gone
 	// before the same cgroups and sockets are used again.
-	if err := a.w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name, launcherGroup)); err != nil {
+	err := a.w.killCgroup(filepath.Join(a.Place.Team, a.Place.Name, launcherGroup))
+	if err != nil {
 		return err
 	}
-	a.run.Build = a.w.build
 	a.launcher, err = launcher.Start(ctx, launcher.Config{
 		Host: a.w.host, Place: a.Place, Account: a.IDs.Account,
 		Programs: a.programs(), Build: a.run.Build, CgroupRoot: a.w.cgroupRoot(), Sources: a.sources(), Ptrace: a.relayed(runtimeName),
-	})
+	}, launcher.Means{Cgroups: a.w.cgroups, Bare: a.w.bare})
 	return err
 }
 

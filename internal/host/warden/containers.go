@@ -146,8 +146,8 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 	defer cancel()
 	var last string
 	again := false
-	for wait := firstLook; ; wait = min(wait*3/2, lastLook) {
-		st, err := a.shimState(ctx, runtimeName)
+	for {
+		st, err := a.shimState(ctx, runtimeName, readyLook)
 		if err == nil && st.Ready {
 			return nil
 		}
@@ -155,10 +155,6 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 			last = err.Error()
 		} else {
 			last = st.Waiting
-		}
-		if err == nil && wait < lastLook { // it answers, and is not ready yet: the gateway starts
-			pause(ctx, wait)
-			continue
 		}
 		running, lerr := a.running(ctx)
 		if lerr == nil && !running[runtimeName] && a.Want.Mode != team.ModeTask {
@@ -181,24 +177,26 @@ func (a *agentRun) waitReady(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return fmt.Errorf("not ready after %s: %s", readyTimeout, last)
 		}
-		pause(ctx, wait)
+		pause(ctx, nextLook)
 	}
 }
 
-// How often a runtime that starts is asked. Each look costs the shim and the
-// launcher as well, and what they wait for needs the same processors.
+// How a runtime that starts is asked: its shim answers when it is ready, or
+// after readyLook. Each look costs the shim and the launcher as well, and what
+// they wait for needs the same processors.
 const (
-	firstLook = 2 * time.Millisecond
-	lastLook  = 20 * time.Millisecond
+	readyLook = 250 * time.Millisecond
+	nextLook  = 10 * time.Millisecond
 )
 
-// shimState asks a container's shim.
-func (a *agentRun) shimState(ctx context.Context, container string) (wire.ShimState, error) {
+// shimState asks a container's shim, which may keep its answer back for most
+// until it is ready.
+func (a *agentRun) shimState(ctx context.Context, container string, most time.Duration) (wire.ShimState, error) {
 	c, err := dialWire(ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
 	if err != nil {
 		return wire.ShimState{}, err
 	}
 	defer func() { _ = c.Close() }()
 	var st wire.ShimState
-	return st, ask(ctx, c, wire.VerbState, struct{}{}, &st)
+	return st, ask(ctx, c, wire.VerbState, wire.StateRequest{WaitMillis: most.Milliseconds()}, &st)
 }

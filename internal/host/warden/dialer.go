@@ -82,7 +82,7 @@ func (a *agentRun) startDialer() (*process, error) {
 		return nil, err
 	}
 	p, err := cell.Start(spec, cell.Options{
-		Cgroups: a.w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{lf, cf},
+		Cgroups: a.w.cgroups, Bare: a.w.bare, Stdout: log, Stderr: log, Files: []*os.File{lf, cf},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start the dialer: %w", err)

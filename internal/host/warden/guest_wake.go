@@ -167,11 +167,8 @@ func (w *Warden) startGuest(ctx context.Context, b *guests, g *guest) error {
 		if err := w.applyTable(ctx); err != nil {
 			return err
 		}
-		if err := g.unlessFenced(b, g.ensureDialer); err != nil {
-			return err
-		}
 	}
-	if err := g.unlessFenced(b, func() error { return g.ensureLauncher(ctx) }); err != nil {
+	if err := g.unlessFenced(b, func() error { return g.ensureFirst(ctx, g.dials()) }); err != nil {
 		return err
 	}
 	if err := g.saveRun(); err != nil {

@@ -210,7 +210,7 @@ func (s *service) launch(cfg any, listen []netip.AddrPort, digest string) error 
 	if err := writeJSON(s.statePath(), serviceState{Version: stateVersion, Digest: digest}); err != nil {
 		return err
 	}
-	p, err := cell.Start(spec, cell.Options{Cgroups: s.w.cgroups, Stdout: log, Stderr: log, Files: files})
+	p, err := cell.Start(spec, cell.Options{Cgroups: s.w.cgroups, Bare: s.w.bare, Stdout: log, Stderr: log, Files: files})
 	if err != nil {
 		return fmt.Errorf("start %s: %w", s.place.Name, err)
 	}

@@ -113,7 +113,7 @@ func (w *Warden) ensureResolver(_ context.Context) error {
 	spec := resolverSpec(s.dns.UID, w.programs, w.resolverEtc())
 	spec.AcceptMissing = acceptedMechanisms(w.acceptedAnywhere())
 	p, err := cell.Start(spec, cell.Options{
-		Cgroups: w.cgroups, Stdout: log, Stderr: log, Files: []*os.File{f},
+		Cgroups: w.cgroups, Bare: w.bare, Stdout: log, Stderr: log, Files: []*os.File{f},
 	})
 	if err != nil {
 		return fmt.Errorf("warden: start the resolver: %w", err)

@@ -27,13 +27,13 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/cgroup"
+	"bulkhead/internal/engine/cell"
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/apparmor"
 	"bulkhead/internal/host/ledger"
@@ -44,6 +44,7 @@ import (
 	"bulkhead/internal/prove"
 	"bulkhead/internal/record"
 	"bulkhead/internal/resolver"
+	"bulkhead/internal/trim"
 )
 
 // Config is one warden.
@@ -78,6 +79,7 @@ type Warden struct {
 	pins     *pins.Server
 	resolver *resolver.Client
 	cgroups  *cgroup.Tree
+	bare     *cell.Bare // what the mount namespaces of all that is started are copies of
 	apparmor *apparmor.Loader
 	refused  *refusals
 	events   *events
@@ -169,14 +171,17 @@ func open(ctx context.Context, cfg Config, held *os.File) (*Warden, error) {
 	if w.cgroups, w.groupRoot, err = openCgroups(w.host); err != nil {
 		return nil, errors.Join(err, w.ledger.Close())
 	}
-	if w.table, err = nft.Open(); err != nil {
+	if w.bare, err = cell.MakeBare(); err != nil {
 		return nil, errors.Join(err, w.ledger.Close())
+	}
+	if w.table, err = nft.Open(); err != nil {
+		return nil, errors.Join(err, w.bare.Close(), w.ledger.Close())
 	}
 	w.accounts = &account.Accounts{Etc: "/etc", Ledger: w.ledger, Held: held}
 	w.resolver = resolver.NewClient(w.resolverSocket())
 	w.pins = pins.New(pins.Config{Table: w.table, Resolver: w.resolver, Denied: w.pinDenied, Spent: w.grantSpent, Authorization: authorization})
 	w.ctx, w.cancel = context.WithCancel(ctx)
-	w.trim = time.AfterFunc(trimAfter, debug.FreeOSMemory)
+	w.trim = time.AfterFunc(trimAfter, trim.Memory)
 	return w, nil
 }
 
@@ -189,7 +194,7 @@ func (w *Warden) close() {
 	w.trim.Stop()
 	w.cancel()
 	w.owners.Wait()
-	for _, c := range []func() error{w.pins.Close, w.resolver.Close, w.table.Close, w.ledger.Close} {
+	for _, c := range []func() error{w.pins.Close, w.resolver.Close, w.table.Close, w.bare.Close, w.ledger.Close} {
 		if err := c(); err != nil {
 			w.log.Warn("closing", "error", err)
 		}

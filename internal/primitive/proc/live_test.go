@@ -63,7 +63,12 @@ func launched(ctx context.Context, t *testing.T) string {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build: %v\n%s", err, out)
 	}
-	c, err := launcher.Start(ctx, cfg)
+	of, err := launcher.MeansFor(cfg.CgroupRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = of.Bare.Close() }()
+	c, err := launcher.Start(ctx, cfg, of)
 	if err != nil {
 		t.Fatal(err)
 	}
