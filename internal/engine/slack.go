@@ -10,12 +10,13 @@ import "time"
 // itself has, and a tenth of a gateway's processor time under load. What it is
 // for, taking a processor back from a thread that the kernel holds, may wait. A
 // gateway writes to disk now and then, so it looks more often than a dialer,
-// which never blocks. Runtimes are strangers and stay as they are.
+// which never blocks. An adapter waits for the disk all the time, but has nothing
+// else to do then. Runtimes are strangers and stay as they are.
 func TimerSlack(r Role) time.Duration {
 	switch r {
 	case RoleGateway:
 		return 250 * time.Microsecond
-	case RoleDialer:
+	case RoleDialer, RoleAdapter:
 		return time.Millisecond
 	}
 	return 0
