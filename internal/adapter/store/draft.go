@@ -14,9 +14,7 @@ import (
 	"bulkhead/internal/jsonscan"
 )
 
-var (
-	channelForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`)
-)
+var channelForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`)
 
 // isType says whether t matches ^[a-z][a-z0-9_]{0,63}$.
 func isType(t Type) bool {

@@ -68,9 +68,10 @@ const (
 
 // Who inserts many rows as one statement has SQLite keep a copy of each page, so
 // that the statement can be undone by itself. OR ROLLBACK says that it need not
-// be: what fails ends the transaction, as any error does here.
+// be: what fails ends the transaction, as any error does here. A table whose key
+// is the row's id, as message is, has its pages copied whatever is said.
 var insertMessages, insertDeliveries, upsertDeliveries = statements(
-	"INSERT OR ROLLBACK INTO message (id, channel, seq, time, sender, key, type, priority, reply, root, body) VALUES ", messageColumns, "",
+	"INSERT INTO message (id, channel, seq, time, sender, key, type, priority, reply, root, body) VALUES ", messageColumns, "",
 ), statements(
 	"INSERT OR ROLLBACK INTO delivery (message, recipient, state, attempts, nonce, until, span, ended, reason) VALUES ", freshColumns, "",
 ), statements(

@@ -22,6 +22,7 @@ type batcher struct {
 	list   []single
 	flying int // batches on their way
 	air    int // sends in them
+	last   int // sends in the one that set out last
 	closed bool
 }
 
@@ -46,9 +47,13 @@ func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 	if fly {
 		b.flying++
 	}
+	// To let others go first wakes a thread, for nothing where there are none.
+	several := b.last > 1
 	b.mu.Unlock()
 	if fly {
-		runtime.Gosched() // those that were woken with the caller get to join
+		if several {
+			runtime.Gosched() // those that were woken with the caller get to join
+		}
 		m.fly()
 	}
 	return <-s.result
@@ -58,6 +63,9 @@ func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 // another's: the caller has its own answer to give.
 func (m *Messages) fly() {
 	batch := m.batch.take()
+	if len(batch) > 1 {
+		runtime.Gosched() // those that the last one answered get to say so first
+	}
 	if len(batch) > 0 {
 		drafts := make([]adapter.Draft, len(batch))
 		for i := range batch {
@@ -82,6 +90,9 @@ func (b *batcher) take() []single {
 		n++
 	}
 	b.air += n
+	if n > 0 {
+		b.last = n
+	}
 	batch := b.list[:n:n]
 	if b.list = b.list[n:]; len(b.list) == 0 {
 		b.list = nil
