@@ -72,6 +72,7 @@ type sendConn struct {
 	left  bool      // to net/http
 	until time.Time // the read deadline, when it is that of an idle connection
 	last  known
+	body  sendBody // of the request at work
 }
 
 // known is the last head of a connection that was understood. The next one is
@@ -147,9 +148,9 @@ func (c *sendConn) serve(b []byte) (n int, err error) {
 			c.idle() // what was left of the time to begin is none for the body
 		}
 		here := end + int(min(int64(n-end), r.ContentLength))
-		body := &sendBody{from: c.Conn, here: b[end:here], more: r.ContentLength - int64(here-end)}
-		r.Body = body
-		if err := answerSend(c.Conn, r, serve, body); err != nil {
+		c.body = sendBody{from: c.Conn, here: b[end:here], more: r.ContentLength - int64(here-end)}
+		r.Body = &c.body
+		if err := answerSend(c.Conn, r, serve, &c.body); err != nil {
 			return 0, err
 		}
 		n = copy(b, b[here:n])

@@ -31,12 +31,14 @@ type single struct {
 	result chan adapter.SendResult
 }
 
+var results = sync.Pool{New: func() any { return make(chan adapter.SendResult, 1) }}
+
 // sendSingle waits for the adapter's answer, however long a runtime that left
 // would have waited: see ask. While little is on its way, the
 // caller takes the next one itself: no other goroutine has to be woken for it.
 func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 	b := &m.batch
-	s := single{d, make(chan adapter.SendResult, 1)}
+	s := single{d, results.Get().(chan adapter.SendResult)}
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -56,7 +58,9 @@ func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 		}
 		m.fly()
 	}
-	return <-s.result
+	r := <-s.result
+	results.Put(s.result) // it gets one alone
+	return r
 }
 
 // fly brings one batch to the adapter and answers it. What gathered meanwhile is
