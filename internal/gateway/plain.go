@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -74,6 +75,49 @@ type plainConn struct {
 	left  bool      // to net/http
 	first []byte    // of what is left to it
 	until time.Time // the read deadline, when it is that of an idle connection
+	last  known
+	body  plainBody // of the request at work
+}
+
+// known is the last head of a connection that was understood. The next one is
+// mostly the same but for the digits of its length, and means the same then.
+type known struct {
+	before, after []byte // the digits
+	r             *http.Request
+	serve         http.HandlerFunc
+}
+
+// understood gives the request that head is, until the next one is asked for.
+func (c *plainConn) understood(head []byte) (*http.Request, http.HandlerFunc) {
+	k := &c.last
+	if k.r == nil || !k.again(head) {
+		k.r, k.serve = c.s.understood(head)
+		if k.r == nil {
+			return nil, nil
+		}
+		from, to := plain.Length(head)
+		k.before, k.after = append(k.before[:0], head[:from]...), append(k.after[:0], head[to:]...)
+	}
+	return k.r, k.serve
+}
+
+// again makes r what head is, when that is the last one but for its length.
+func (k *known) again(head []byte) bool {
+	digits, ok := bytes.CutPrefix(head, k.before)
+	if !ok {
+		return false
+	}
+	if digits, ok = bytes.CutSuffix(digits, k.after); !ok {
+		return false
+	}
+	n, ok := plain.Digits(digits)
+	if !ok || n > maxPlain {
+		return false
+	}
+	if n != k.r.ContentLength || len(k.r.Header["Content-Length"][0]) != len(digits) {
+		k.r.ContentLength, k.r.Header["Content-Length"] = n, []string{string(digits)}
+	}
+	return true
 }
 
 // Read gives what is net/http's.
@@ -93,39 +137,29 @@ func (c *plainConn) Read(b []byte) (int, error) {
 // serve answers plain requests, with b to read heads into, and gives what is not one.
 func (c *plainConn) serve(b []byte) (n int, err error) {
 	timed := true // the deadline is that of a request's head: the server has set it
-	for {
-		end := 0 // of the first head in b[:n], when all of it is here
-		for {
-			if i := bytes.Index(b[:n], []byte("\r\n\r\n")); i >= 0 {
-				end = i + 4
-				break
-			}
-			if n > 0 && !timed {
-				timed = true
-				c.head()
-			}
-			if n == len(b) || !plain.MayPost(b[:n]) {
-				break
-			}
-			m, err := c.Conn.Read(b[n:])
-			if n += m; err != nil {
-				return n, err
-			}
+	begun := func() {
+		if !timed {
+			timed = true
+			c.head()
 		}
-		r, serve := c.s.understood(b[:end])
+	}
+	for {
+		var end int
+		if n, end, err = plain.Head(b, n, plain.MayPost, begun, c.Conn.Read); err != nil {
+			return n, err
+		}
+		r, serve := c.understood(b[:end])
 		if r == nil {
-			if !timed {
-				c.head()
-			}
+			begun()
 			return n, nil
 		}
 		if timed || int64(n-end) < r.ContentLength {
 			c.idle() // what was left of the time to begin is none for the body
 		}
 		here := end + int(min(int64(n-end), r.ContentLength))
-		body := &plainBody{from: c.Conn, here: b[end:here], more: r.ContentLength - int64(here-end)}
-		r.Body = body
-		given, err := answerPlain(c.Conn, r, serve, body)
+		c.body = plainBody{from: c.Conn, here: b[end:here], more: r.ContentLength - int64(here-end)}
+		r.Body = &c.body
+		given, err := answerPlain(c.Conn, r, serve, &c.body)
 		if err != nil {
 			return 0, err
 		}
@@ -184,11 +218,12 @@ func (b *plainBody) Read(p []byte) (n int, err error) {
 // Close is the connection's.
 func (b *plainBody) Close() error { return nil }
 
-// plainAnswer is what a handler answers.
+// plainAnswer is what a handler answers, and the response that is made of it.
 type plainAnswer struct {
 	header http.Header
 	status int
 	body   []byte
+	out    bytes.Buffer
 	from   *plainBody
 	conn   net.Conn
 	given  []byte // the request's body, when it is net/http's to serve after all
@@ -223,34 +258,70 @@ func (a *plainAnswer) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// answers are buffers that responses are written with.
-var answers = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+var answers = sync.Pool{New: func() any { return &plainAnswer{header: make(http.Header, 8)} }}
+
+// maxAnswer is the largest body whose memory is kept for the next one.
+const maxAnswer = 64 << 10
+
+// release gives the answer back.
+func (a *plainAnswer) release() {
+	if cap(a.body) > maxAnswer {
+		return
+	}
+	clear(a.header)
+	a.status, a.body, a.from, a.conn, a.given = 0, a.body[:0], nil, nil, nil
+	a.out.Reset()
+	answers.Put(a)
+}
+
+// fields writes the header as http.Header.Write does, which sorts it.
+func (a *plainAnswer) fields() error {
+	for _, values := range a.header {
+		for _, v := range values {
+			if strings.ContainsAny(v, "\r\n") {
+				return a.header.Write(&a.out)
+			}
+		}
+	}
+	for name, values := range a.header {
+		for _, v := range values {
+			a.out.WriteString(name)
+			a.out.WriteString(": ")
+			a.out.WriteString(v)
+			a.out.WriteString("\r\n")
+		}
+	}
+	return nil
+}
 
 // answerPlain has a request served and writes the response with one call. An
 // error means that the connection is at its end; a body, that it was not served.
 func answerPlain(c net.Conn, r *http.Request, serve http.HandlerFunc, body *plainBody) (given []byte, err error) {
-	a := plainAnswer{header: make(http.Header, 4), from: body, conn: c}
-	serve(&a, r)
+	a := answers.Get().(*plainAnswer)
+	defer a.release()
+	a.from, a.conn = body, c
+	serve(a, r)
 	if a.given != nil {
 		return a.given, nil
 	}
 	a.WriteHeader(http.StatusOK)
 	end := r.Close || body.more > 0 // what was not read is no next request
-	out := answers.Get().(*bytes.Buffer)
-	defer answers.Put(out)
-	out.Reset()
+	out := &a.out
 	out.WriteString("HTTP/1.1 ")
 	out.WriteString(strconv.Itoa(a.status))
 	out.WriteByte(' ')
 	out.WriteString(http.StatusText(a.status))
 	out.WriteString("\r\n")
-	a.header.Set("Content-Length", strconv.Itoa(len(a.body)))
+	delete(a.header, "Content-Length") // a handler's own says the same
 	if end {
 		a.header.Set("Connection", "close")
 	}
-	if err := a.header.Write(out); err != nil {
+	if err := a.fields(); err != nil {
 		return nil, err
 	}
+	out.WriteString("Content-Length: ")
+	out.WriteString(strconv.Itoa(len(a.body)))
+	out.WriteString("\r\n")
 	out.WriteString("Date: ")
 	out.WriteString(date(time.Now()))
 	out.WriteString("\r\n\r\n")

@@ -119,8 +119,15 @@ func said(fields ...string) string {
 }
 
 var sayings = map[string]string{
-	"one send":                      said("Content-Length: 2", "", "{}"),
-	"three, one of them a batch":    said("Content-Length: 2", "", "{}") + strings.Replace(said("Content-Length: 3", "", "[1]"), "messages", "messages:batch", 1) + said("Content-Length: 0", "", ""),
+	"one send":                   said("Content-Length: 2", "", "{}"),
+	"three, one of them a batch": said("Content-Length: 2", "", "{}") + strings.Replace(said("Content-Length: 3", "", "[1]"), "messages", "messages:batch", 1) + said("Content-Length: 0", "", ""),
+	"many lengths": said("Content-Length: 2", "", "{}") + said("Content-Length: 12", "", "{          }") + said("Content-Length: 02", "", "[]") + said("Content-Length: 2", "", "{}") +
+		said("Content-Length:  2 ", "", "{}") + said("Content-Length:  3 ", "", "[0]") + said("Content-Length: 0", "", "") + said("Content-Length: 1", "", "1"),
+	"another head and back":         said("Content-Length: 2", "", "{}") + said("Content-Length: 2", "X: y", "", "{}") + said("Content-Length: 3", "X: y", "", "[1]") + said("Content-Length: 2", "", "{}"),
+	"a length that is none":         said("Content-Length: 2", "", "{}") + said("Content-Length: +2", "", "{}"),
+	"a length within":               said("X: Content-Length: 2", "Content-Length: 2", "", "{}") + said("X: Content-Length: 3", "Content-Length: 3", "", "[1]"),
+	"a known head too long":         said("Content-Length: 2", "", "{}") + said("Content-Length: 300000", "", strings.Repeat("x", 300000)) + said("Content-Length: 1", "", "1"),
+	"a known head with more":        said("Content-Length: 2", "", "{}") + said("Content-Length: 2\r\nTransfer-Encoding: chunked", "", "{}"),
 	"a large one":                   said("Content-Length: 70000", "", strings.Repeat("x", 70000)) + said("Content-Length: 1", "", "1"),
 	"one beyond what is plain":      said("Content-Length: 300000", "", strings.Repeat("x", 300000)) + said("Content-Length: 1", "", "1"),
 	"a wish to end it":              said("Connection: close", "Content-Length: 2", "", "{}") + said("Content-Length: 1", "", "1"),

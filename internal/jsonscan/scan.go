@@ -27,40 +27,47 @@ func Valid(b []byte) bool {
 // ok when b is no JSON object, when a name has an escape or bytes that are not
 // ASCII, or when f is not. Names and values are parts of b.
 func Object(b []byte, f func(name, value []byte) bool) (ok bool) {
+	rest, ok := First(b, 0, f)
+	return ok && space(rest, 0) == len(rest)
+}
+
+// First is Object for an object that b begins with, inside as many arrays and
+// objects as above says, and gives what follows it.
+func First(b []byte, above int, f func(name, value []byte) bool) (rest []byte, ok bool) {
 	i := space(b, 0)
-	if i >= len(b) || b[i] != '{' {
-		return false
+	if i >= len(b) || b[i] != '{' || above >= maxDepth {
+		return nil, false
 	}
 	i = space(b, i+1)
 	if i < len(b) && b[i] == '}' {
-		return space(b, i+1) == len(b)
+		return b[i+1:], true
 	}
 	for {
 		end := text(b, i)
 		if end < 0 {
-			return false
+			return nil, false
 		}
 		name, plain := Plain(b[i:end])
 		if !plain {
-			return false
+			return nil, false
 		}
 		if i = space(b, end); i >= len(b) || b[i] != ':' {
-			return false
+			return nil, false
 		}
 		i = space(b, i+1)
-		if end = value(b, i, 1); end < 0 || !f(name, b[i:end]) {
-			return false
+		if end = value(b, i, above+1); end < 0 || !f(name, b[i:end]) {
+			return nil, false
 		}
 		if i = space(b, end); i >= len(b) {
-			return false
+			return nil, false
 		}
 		switch b[i] {
 		case ',':
 			i = space(b, i+1)
 		case '}':
-			return space(b, i+1) == len(b)
+			return b[i+1:], true
 		default:
-			return false
+			return nil, false
 		}
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"bufio"
 	"bytes"
 	"net/http"
-	"strconv"
 	"strings"
 	"sync"
 )
@@ -46,6 +45,59 @@ func may(b []byte, methods []string) bool {
 	return false
 }
 
+// Head reads into b, of which n bytes are there already, until they hold the whole
+// head of a request, and says where that ends. It ends at 0 when it cannot be a
+// head that may takes, or when b is full. Before it waits for more of a head that
+// has begun it calls begun.
+func Head(b []byte, n int, may func([]byte) bool, begun func(), read func([]byte) (int, error)) (have, end int, err error) {
+	for {
+		if i := bytes.Index(b[:n], empty); i >= 0 {
+			return n, i + len(empty), nil
+		}
+		if n > 0 {
+			begun()
+		}
+		if n == len(b) || !may(b[:n]) {
+			return n, 0, nil
+		}
+		m, err := read(b[n:])
+		if n += m; err != nil {
+			return n, 0, err
+		}
+	}
+}
+
+// Length says where the digits of the length are in a head that Post took.
+func Length(head []byte) (from, to int) {
+	for at := 0; ; {
+		end := bytes.Index(head[at:], crlf)
+		if end <= 0 {
+			return 0, 0 // it has none
+		}
+		line := head[at : at+end]
+		if name, value, _ := bytes.Cut(line, []byte(":")); isLength(name) {
+			from = at + len(line) - len(bytes.TrimLeft(value, " \t"))
+			return from, from + len(bytes.TrimSpace(value))
+		}
+		at += end + len(crlf)
+	}
+}
+
+func isLength(name []byte) bool {
+	return len(name) == 14 && strings.EqualFold(string(name), "content-length")
+}
+
+// Digits reads a length: at most 18 digits.
+func Digits(s []byte) (n int64, ok bool) {
+	for _, ch := range s {
+		if ch < '0' || ch > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(ch-'0')
+	}
+	return n, len(s) > 0 && len(s) <= 18
+}
+
 // Get gives the request that head is, when it is a GET or HEAD by HTTP/1.1
 // without a body, with one Host, and nothing that is between two neighbours only,
 // but for the wish to keep the connection or to end it. nil is everything else.
@@ -71,10 +123,10 @@ func Post(head []byte) *http.Request {
 		return nil
 	}
 	given := r.Header["Content-Length"]
-	if len(given) != 1 || len(given[0]) == 0 || len(given[0]) > 18 || strings.Trim(given[0], "0123456789") != "" {
+	if len(given) != 1 {
 		return nil
 	}
-	if n, err := strconv.ParseInt(given[0], 10, 64); err != nil || n != r.ContentLength {
+	if n, ok := Digits([]byte(given[0])); !ok || n != r.ContentLength {
 		return nil
 	}
 	r.Body = http.NoBody // it would read from the parser
@@ -156,7 +208,7 @@ func lines(head []byte, methods []string) bool {
 			if len(bytes.Trim(bytes.TrimSpace(value), hostBytes)) > 0 {
 				return false
 			}
-		case len(name) == 14 && strings.EqualFold(string(name), "content-length"):
+		case isLength(name):
 			lengths++
 		}
 	}
@@ -165,7 +217,10 @@ func lines(head []byte, methods []string) bool {
 // hostBytes are what the names and addresses are made of that a manifest lists.
 const hostBytes = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._:[]"
 
-var crlf = []byte("\r\n")
+var (
+	crlf  = []byte("\r\n")
+	empty = []byte("\r\n\r\n")
+)
 
 // Token says whether ch can be in a method or in a field's name (RFC 9110, 5.6.2).
 func Token(ch byte) bool { return tokens[ch] }

@@ -118,6 +118,9 @@ func TestWhatIsAPlainPost(t *testing.T) {
 			if r.Body != http.NoBody {
 				t.Errorf("%s: its body is the parser's", name)
 			}
+			if from, to := Length([]byte(c.head)); c.head[from:to] != r.Header.Get("Content-Length") {
+				t.Errorf("%s: its length is at %q", name, c.head[from:to])
+			}
 		}
 		if got != c.want {
 			t.Errorf("%s: %d, want %d: %q", name, got, c.want, c.head)

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"bytes"
 	"io"
 	"net"
 	"net/http"
@@ -78,30 +77,20 @@ func (c *clientConn) read(b []byte) (int, error) {
 // serve answers plain requests, with b to read into, and gives what is not one.
 func (c *clientConn) serve(b []byte) (n int, err error) {
 	timed := true // the deadline is that of a request's head: the server has set it
+	begun := func() {
+		if !timed {
+			timed = true
+			_ = c.SetReadDeadline(time.Now().Add(headerTimeout))
+		}
+	}
 	for {
-		end := 0 // of the first head in b[:n], when all of it is here
-		for {
-			if i := bytes.Index(b[:n], []byte("\r\n\r\n")); i >= 0 {
-				end = i + 4
-				break
-			}
-			if n > 0 && !timed {
-				timed = true
-				_ = c.SetReadDeadline(time.Now().Add(headerTimeout))
-			}
-			if n == len(b) || !plain.MayGet(b[:n]) {
-				break
-			}
-			m, err := c.read(b[n:])
-			if n += m; err != nil {
-				return n, err
-			}
+		var end int
+		if n, end, err = plain.Head(b, n, plain.MayGet, begun, c.read); err != nil {
+			return n, err
 		}
 		r, t := c.understood(b[:end])
 		if r == nil {
-			if !timed {
-				_ = c.SetReadDeadline(time.Now().Add(headerTimeout))
-			}
+			begun()
 			return n, nil
 		}
 		n = copy(b, b[end:n])

@@ -9,10 +9,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/engine"
 	"bulkhead/internal/gateway/gatewayconfig"
 )
 
@@ -49,7 +53,7 @@ func start(bin, run, dir string, rest bool) (s server, err error) {
 		Agents: map[string]protocol.Agent{"a": {GatewayID: gatewayID, TokenHash: protocol.HashToken(token)}},
 		Policy: policy(),
 	})
-	if err := errors.Join(err1, err2, err3, s.launch(exe, adapterID, "adapter", config, a, o)); err != nil || !rest {
+	if err := errors.Join(err1, err2, err3, s.launch(exe, engine.RoleAdapter, adapterID, "adapter", config, a, o)); err != nil || !rest {
 		return s, err
 	}
 	adapterSocket := s.address
@@ -59,7 +63,7 @@ func start(bin, run, dir string, rest bool) (s server, err error) {
 		Team: "bench", Agent: "a", Token: token, RuntimeID: runtimeID, DialerSocket: filepath.Join(run, "none"),
 		AdapterSocket: adapterSocket, AdapterToken: token, Data: filepath.Join(dir, "data"),
 	})
-	err = errors.Join(err1, err2, s.launch(exe, gatewayID, "gateway", g, config))
+	err = errors.Join(err1, err2, s.launch(exe, engine.RoleGateway, gatewayID, "gateway", g, config))
 	return s, err
 }
 
@@ -74,8 +78,8 @@ func policy() adapter.Policy {
 	return p
 }
 
-// launch starts one of our servers.
-func (s *server) launch(exe string, id int, verb string, files ...*os.File) error {
+// launch starts one of our servers, with the timers that its container has.
+func (s *server) launch(exe string, role engine.Role, id int, verb string, files ...*os.File) error {
 	cmd := exec.Command(exe, verb) // #nosec G204 -- our own program
 	defer func() {
 		for _, f := range files {
@@ -83,7 +87,14 @@ func (s *server) launch(exe string, id int, verb string, files ...*os.File) erro
 		}
 	}()
 	cmd.ExtraFiles, cmd.SysProcAttr, cmd.Stderr = files, as(id), os.Stderr
-	if err := cmd.Start(); err != nil {
+	runtime.LockOSThread() // the child inherits what the thread has
+	defer runtime.UnlockOSThread()
+	slack := engine.TimerSlack(role)
+	err := unix.Prctl(unix.PR_SET_TIMERSLACK, uintptr(slack.Nanoseconds()), 0, 0, 0) // #nosec G115 -- positive
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err = errors.Join(err, unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0)); err != nil { // the thread's own again
 		return err
 	}
 	s.pids = append(s.pids, cmd.Process.Pid)

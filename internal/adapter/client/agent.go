@@ -109,7 +109,7 @@ func (a *Agent) Receive(ctx context.Context, _ string, q adapter.ReceiveRequest)
 			return nil, err
 		}
 		var part protocol.Deliveries
-		if err := expect(m, protocol.VerbDeliveries, &part); err != nil {
+		if err := protocol.Answer(m, protocol.VerbDeliveries, who, &part); err != nil {
 			return nil, err
 		}
 		all = append(all, part.Deliveries...)
@@ -130,7 +130,7 @@ func (a *Agent) abandon(r *call) {
 			return
 		}
 		var part protocol.Deliveries
-		if expect(m, protocol.VerbDeliveries, &part) != nil {
+		if protocol.Answer(m, protocol.VerbDeliveries, who, &part) != nil {
 			return
 		}
 		back := make([]adapter.Refusal, len(part.Deliveries))

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -10,12 +9,14 @@ import (
 	"time"
 
 	"bulkhead/internal/adapter/protocol"
-	"bulkhead/internal/deny"
 	"bulkhead/internal/wire"
 )
 
 // ErrLost is wrapped by what fails with the connection.
 var ErrLost = errors.New("the connection to the adapter was lost")
+
+// who is what errors begin with.
+const who = "adapter"
 
 // authTimeout bounds how long an adapter may take to answer hello and auth.
 const authTimeout = 10 * time.Second
@@ -84,7 +85,7 @@ func open(w *wire.Conn, token string) error {
 	if err != nil {
 		return err
 	}
-	return expect(m, protocol.VerbOK, nil)
+	return protocol.Answer(m, protocol.VerbOK, who, nil)
 }
 
 // Close ends the connection. Open requests fail.
@@ -205,36 +206,5 @@ func (c *conn) ask(ctx context.Context, verb string, body func([]byte) []byte, w
 	if err != nil {
 		return err
 	}
-	return expect(m, want, out)
-}
-
-// expect decodes an answer, or gives the refusal that came instead.
-func expect(m wire.Message, want string, out any) error {
-	switch m.Verb {
-	case want:
-		switch raw := out.(type) {
-		case nil:
-			return nil
-		case *json.RawMessage: // read by the caller; the frame is this message's alone
-			*raw = m.Body
-			return nil
-		}
-		if err := json.Unmarshal(m.Body, out); err != nil {
-			return fmt.Errorf("adapter: answer %s: %w", m.Verb, err)
-		}
-		return nil
-	case protocol.VerbDenied:
-		var r deny.Reason
-		if err := json.Unmarshal(m.Body, &r); err != nil {
-			return fmt.Errorf("adapter: denial: %w", err)
-		}
-		return &r
-	case protocol.VerbError:
-		var f wire.Failure
-		if err := json.Unmarshal(m.Body, &f); err != nil {
-			return fmt.Errorf("adapter: failure: %w", err)
-		}
-		return fmt.Errorf("adapter: %s", f.Message)
-	}
-	return fmt.Errorf("adapter: answered %.40q, not %q", m.Verb, want)
+	return protocol.Answer(m, want, who, out)
 }

@@ -29,6 +29,8 @@ type Conn struct {
 	off     int        // of pending, what was written already
 	writing bool       // somebody is in write
 	waiting int        // calls of Write that wait for room
+	frames  int        // that were added since the last write
+	last    int        // that were in it
 	holding bool       // Release will write what Queue was given
 	err     error
 	closed  bool
@@ -80,12 +82,15 @@ func (c *Conn) Write(id uint64, verb string, body func([]byte) []byte) error {
 	if err := c.add(id, verb, body); err != nil || c.writing {
 		return err
 	}
-	// Those that were woken together with the caller get to add theirs. To write
-	// here and not in flush saves waking another thread.
+	// To write here and not in flush saves waking another thread. Those that were
+	// woken together with the caller get to add theirs, where there were any the
+	// last time: to let others go first wakes a thread, too.
 	c.writing = true
-	c.mu.Unlock()
-	runtime.Gosched()
-	c.mu.Lock()
+	if c.last > 1 {
+		c.mu.Unlock()
+		runtime.Gosched()
+		c.mu.Lock()
+	}
 	c.write(c.c.Try)
 	return nil
 }
@@ -149,6 +154,7 @@ func (c *Conn) add(id uint64, verb string, body func([]byte) []byte) error {
 	}
 	binary.BigEndian.PutUint32(b[start:], uint32(n)) // #nosec G115 -- bounded by MaxFrame above
 	c.pending = b
+	c.frames++
 	return nil
 }
 
@@ -178,6 +184,7 @@ func (c *Conn) left() int { return len(c.pending) - c.off }
 // there was stays where it is. The caller holds mu and has set writing.
 func (c *Conn) write(to func([]byte) (int, error)) {
 	out := c.pending[c.off:]
+	c.last, c.frames = c.frames, 0
 	c.mu.Unlock()
 	n, err := to(out)
 	c.mu.Lock()

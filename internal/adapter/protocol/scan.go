@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"encoding/json"
 	"time"
 
@@ -14,8 +15,14 @@ import (
 
 // ScanDraft reads a draft. Its body is a part of text.
 func ScanDraft(text []byte) (d adapter.Draft, ok bool) {
+	ok = jsonscan.Object(text, scanner(&d))
+	return d, ok
+}
+
+// scanner fills in d.
+func scanner(d *adapter.Draft) func(name, value []byte) bool {
 	seen := 0
-	ok = jsonscan.Object(text, func(name, value []byte) bool {
+	return func(name, value []byte) bool {
 		var into *string
 		bit := 0
 		switch string(name) {
@@ -31,7 +38,8 @@ func ScanDraft(text []byte) (d adapter.Draft, ok bool) {
 			into, bit = (*string)(&d.Priority), 16
 		case "reply_to_sequence_id":
 			bit = 32
-			if d.ReplyTo, ok = jsonscan.Uint(value); !ok {
+			var whole bool
+			if d.ReplyTo, whole = jsonscan.Uint(value); !whole {
 				return false
 			}
 		case "body":
@@ -50,12 +58,14 @@ func ScanDraft(text []byte) (d adapter.Draft, ok bool) {
 		twice := seen&bit != 0
 		seen |= bit
 		return !twice
-	})
-	return d, ok
+	}
 }
 
-// ReadSend reads a [Send], whose bodies are parts of text.
+// ReadSend reads a [Send], whose bodies are parts of text and JSON.
 func ReadSend(text []byte) (q Send, err error) {
+	if q, ok := readOwn(text); ok {
+		return q, nil
+	}
 	if jsonscan.Object(text, func(name, value []byte) bool {
 		if string(name) == "late" && string(value) == "true" && !q.Late {
 			q.Late = true
@@ -75,6 +85,28 @@ func ReadSend(text []byte) (q Send, err error) {
 	}
 	q = Send{}
 	return q, json.Unmarshal(text, &q)
+}
+
+// readOwn reads what AppendDrafts makes, and looks at each byte of it once.
+func readOwn(text []byte) (q Send, ok bool) {
+	text, ok = bytes.CutPrefix(text, []byte(`{"drafts":[`))
+	for ok {
+		var d adapter.Draft
+		before := len(text)
+		if text, ok = jsonscan.First(text, 2, scanner(&d)); !ok {
+			break
+		}
+		if q.Drafts == nil { // the others may be as long
+			q.Drafts = make([]adapter.Draft, 0, min(adapter.MaxBatch, 1+len(text)/(before-len(text))))
+		}
+		q.Drafts = append(q.Drafts, d)
+		if text, ok = bytes.CutPrefix(text, []byte{','}); ok {
+			continue
+		}
+		q.Late = string(text) == `],"late":true}`
+		return q, q.Late || string(text) == `]}`
+	}
+	return Send{}, false
 }
 
 // ReadSent reads a [Sent].

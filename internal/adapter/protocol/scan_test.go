@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/json"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 
@@ -42,6 +43,11 @@ func FuzzScanned(f *testing.F) {
 	f.Add(AppendDrafts(nil, drafts, false))
 	f.Add(AppendDrafts(nil, drafts, true))
 	f.Add(AppendResults(nil, []adapter.SendResult{{Channel: "c", Sequence: 3, Time: time.Unix(0, 5).UTC()}, {Err: &deny.Reason{}}}))
+	for _, n := range []int{9996, 9997, 9998} { // encoding/json takes 10,000 levels, of which a draft is the third
+		f.Add([]byte(`{"drafts":[{"body":` + strings.Repeat("[", n) + strings.Repeat("]", n) + `}]}`))
+	}
+	f.Add([]byte(`{"drafts":[{"type":"a"},{"type":"b"} ],"late":true}`))
+	f.Add([]byte(`{"drafts":[{"type":"a"},]}`))
 	for _, s := range []string{`{"type":"a","type":"b"}`, `{"TYPE":"a"}`, `{"body":null,"to":null}`, `{"drafts":[],"drafts":[{}]}`, `{"reply_to_sequence_id":-1}`, `{"to":"\u0061"}`, `{"timestamp":"2026-02-30T00:00:00Z"}`} {
 		f.Add([]byte(s))
 	}

@@ -82,10 +82,19 @@ func outcome(err error) string {
 }
 
 func (m *metrics) sent(agent string, results []adapter.SendResult) {
+	stored := 0
+	defer func() {
+		if stored > 0 {
+			m.messages.WithLabelValues(agent, "stored").Add(float64(stored))
+		}
+	}()
 	for i := range results {
-		what := "stored"
+		var what string
 		var r *deny.Reason
 		switch {
+		case results[i].Err == nil && !results[i].Duplicate:
+			stored++
+			continue
 		case errors.As(results[i].Err, &r):
 			what = string(r.Code)
 		case results[i].Err != nil:

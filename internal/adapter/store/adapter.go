@@ -69,12 +69,13 @@ type Adapter struct {
 	counts  atomic.Pointer[Counts]
 	policy  atomic.Pointer[Policy]
 
-	turn   sync.Mutex // to write; guards what follows
-	core   *core
-	broken bool          // memory is not what is in the database
-	reopen bool          // nor is the connection to be trusted
-	ops    []*op         // of the transaction at work
-	alarm  time.Duration // when the writer wakes by itself, on the monotonic clock
+	turn    sync.Mutex // to write; guards what follows
+	core    *core
+	broken  bool          // memory is not what is in the database
+	reopen  bool          // nor is the connection to be trusted
+	ops     []*op         // of the transaction at work
+	several bool          // things were asked for in the last one
+	alarm   time.Duration // when the writer wakes by itself, on the monotonic clock
 }
 
 var (

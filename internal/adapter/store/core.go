@@ -11,6 +11,7 @@ type core struct {
 	db       *conn
 	log      *slog.Logger
 	policy   Policy
+	ways     map[ends]*way // that the policy allows, by who uses them
 	agents   map[string]int64
 	names    map[int64]string
 	channels map[string]*channel
@@ -29,6 +30,8 @@ type core struct {
 	touched map[*channel]bool
 	keys    map[senderKey]*record
 	args    []any
+	fresh   []*entry // of dirty, those that have no row and are as they were made
+	changed []*entry // and the others
 }
 
 func newCore(db *conn, log *slog.Logger, p Policy) *core {
@@ -36,6 +39,7 @@ func newCore(db *conn, log *slog.Logger, p Policy) *core {
 		db: db, log: log, policy: p,
 		seen: newSeen(), agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
 		usage: map[int64]int64{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
+		ways:    map[ends]*way{},
 		touched: map[*channel]bool{}, keys: map[senderKey]*record{},
 	}
 }

@@ -16,6 +16,11 @@ import (
 const (
 	logPages = 2000 // after which a checkpoint lets the log begin anew
 	logBytes = logPages*(8192+24) + 1<<20
+
+	// zeroBytes is what one call writes of it. Linux keeps what one call wrote as
+	// one piece of memory, if it can, and each later write into that walks
+	// through all of its blocks, so it is not much more than a page of SQLite's.
+	zeroBytes = 16 << 10
 )
 
 // ready opens the connection that changes the database, brings that to the
@@ -74,7 +79,7 @@ func lengthen(path string) error {
 // zeros writes them from at on and syncs: blocks that are only set aside would
 // have to be written down as used with each commit.
 func zeros(f *os.File, at int64) error {
-	block := make([]byte, 1<<20)
+	block := make([]byte, zeroBytes)
 	for at < logBytes {
 		n, err := f.WriteAt(block[:min(int64(len(block)), logBytes-at)], at)
 		if err != nil {

@@ -17,6 +17,7 @@ func (a *Adapter) SetPolicy(ctx context.Context, p Policy) error {
 	return a.do(ctx, &op{cost: 1, run: func(t *txn) {
 		t.after = append(t.after, func() {
 			a.core.policy = p
+			clear(a.core.ways)
 			a.policy.Store(&p)
 		})
 	}})

@@ -77,7 +77,7 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 			t.give(victims[i], fmt.Sprintf("evicted: the queue of %s was full (%d), and %s had the most messages in it", q.name, QueueSize, t.names[victims[i].sender]))
 			t.counts.Evicted++
 		}
-		e := &entry{record: m, queue: q, heap: -1}
+		e := &entry{record: m, queue: q, heap: -1, fresh: true}
 		t.usage[m.sender] += m.weight()
 		q.add(e)
 		if closed[i] {

@@ -65,6 +65,7 @@ type entry struct {
 	reason   string        // of the last refusal
 	heap     int           // place in the deadlines; -1: none
 	dirty    bool          // to be written with this transaction
+	fresh    bool          // it has no row yet
 	ended    int64         // ms, with done and dead
 }
 

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,12 +39,12 @@ func TestOldMessagesGoAndContractsStay(t *testing.T) {
 
 func TestAJumpOfTheClockPrunesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		jump := time.Duration(0)
-		s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return time.Now().Add(jump) } })
+		var jump atomic.Int64 // ns
+		s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) } })
 		s.send("pm", note("qa", "hello"))
 		s.ack("qa", s.receive("qa", ReceiveRequest{})...)
 		s.send("pm", note("design", "the newest"))
-		jump = 365 * 24 * time.Hour
+		jump.Store(int64(365 * 24 * time.Hour))
 		time.Sleep(3 * time.Hour)
 		synctest.Wait()
 		if p, err := s.Replay(t.Context(), "pm", ReplayRequest{Channel: "@pm+qa"}); err != nil || len(p.Messages) != 1 {

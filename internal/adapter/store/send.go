@@ -12,7 +12,7 @@ import (
 
 // Send implements [Service].
 func (a *Adapter) Send(ctx context.Context, from string, drafts []Draft) []SendResult {
-	return a.send(ctx, newSending(from, drafts))
+	return a.send(ctx, newSending(from, drafts, false))
 }
 
 // Submit is Send for a caller that does not wait: done is called once, with
@@ -20,10 +20,11 @@ func (a *Adapter) Send(ctx context.Context, from string, drafts []Draft) []SendR
 // writes meanwhile, so it must not block. What was submitted is done after the
 // next Commit at the latest.
 //
+// The bodies were read as JSON, as protocol.ReadSend does; they are not looked at again.
 // late drafts were accepted by an outbox before: the sender went on, so of what
 // is refused for good it gets a notice.
 func (a *Adapter) Submit(from string, drafts []Draft, late bool, done func([]SendResult)) {
-	s := newSending(from, drafts)
+	s := newSending(from, drafts, true)
 	if s.late = late; len(s.good) == 0 && !late {
 		done(s.results)
 		return
@@ -45,7 +46,7 @@ func (a *Adapter) Alert(ctx context.Context, d Draft) SendResult { return a.abov
 
 // above sends for somebody whom no policy names.
 func (a *Adapter) above(ctx context.Context, from string, d Draft) SendResult {
-	s := newSending(from, []Draft{d})
+	s := newSending(from, []Draft{d}, false)
 	s.operator = true
 	return a.send(ctx, s)[0]
 }
@@ -70,14 +71,14 @@ type sending struct {
 	size     int
 }
 
-func newSending(from string, drafts []Draft) *sending {
+func newSending(from string, drafts []Draft, read bool) *sending {
 	s := &sending{from: from, drafts: drafts, results: make([]SendResult, len(drafts))}
 	if len(drafts) > MaxBatch {
 		return s.fail(invalid("a batch from "+from, []deny.Field{{Name: "messages", Why: fmt.Sprintf("%d drafts, the most is %d", len(drafts), MaxBatch)}}))
 	}
 	s.good, s.place = make([]checked, 0, len(drafts)), make([]int, 0, len(drafts))
 	for i := range drafts {
-		c, r := check(from, &drafts[i])
+		c, r := check(from, &drafts[i], read)
 		if r != nil {
 			s.results[i].Err = r
 			continue
@@ -130,19 +131,11 @@ func (s *sending) fail(err error) *sending {
 
 // send takes one draft.
 func (t *txn) send(from string, d *checked, operator bool) SendResult {
-	if !operator {
-		if r := allowed.Refusal(&t.policy, from, &d.Draft); r != nil {
-			t.counts.Refused++
-			return SendResult{Err: r}
-		}
-	} else if r := allowed.Exists(&t.policy, from, &d.Draft); r != nil {
+	w, r := t.way(from, d, operator)
+	if r != nil {
 		return SendResult{Err: r}
 	}
-	name := d.Channel
-	if d.To != "" {
-		name = Direct(from, d.To)
-	}
-	sender := t.agent(from)
+	name, sender := w.channel, w.sender
 	if r, found := t.duplicate(sender, name, d); found {
 		return r
 	}
@@ -157,13 +150,48 @@ func (t *txn) send(from string, d *checked, operator bool) SendResult {
 	if d.ReplyTo > 0 {
 		m.root = t.root(ch, d.ReplyTo)
 	}
-	if r := t.post(m, name, from, t.recipients(from, d), d.To != ""); r != nil {
+	if r := t.post(m, name, from, w.to, d.To != ""); r != nil {
 		t.counts.Refused++
 		r.What = allowed.What(from, &d.Draft)
 		return SendResult{Err: r}
 	}
 	t.counts.Sent++
 	return SendResult{Channel: name, Sequence: m.seq, Time: time.Unix(0, m.time).UTC()}
+}
+
+// ends are who writes, and to whom or to which channel.
+type ends struct{ from, to, channel string }
+
+// way is what a message needs to know of its way, found once.
+type way struct {
+	channel string // its name
+	sender  int64
+	to      []*queue
+}
+
+// way gives the way of a draft, or says why it has none. What is kept is for types
+// that take no permission of their own.
+func (t *txn) way(from string, d *checked, operator bool) (*way, *deny.Reason) {
+	e := ends{from, d.To, d.Channel}
+	if w := t.ways[e]; w != nil && !operator && !allowed.Critical(d.Type) {
+		return w, nil
+	}
+	if operator {
+		if r := allowed.Exists(&t.policy, from, &d.Draft); r != nil {
+			return nil, r
+		}
+	} else if r := allowed.Refusal(&t.policy, from, &d.Draft); r != nil {
+		t.counts.Refused++
+		return nil, r
+	}
+	w := &way{channel: d.Channel, sender: t.agent(from), to: t.recipients(from, d)}
+	if d.To != "" {
+		w.channel = Direct(from, d.To)
+	}
+	if !operator && !allowed.Critical(d.Type) {
+		t.ways[e] = w
+	}
+	return w, nil
 }
 
 // recipients are the members of the channel at this moment.

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,11 +104,12 @@ func TestAKeyIsTakenOnce(t *testing.T) {
 }
 
 func TestTimeNeverGoesBackInAChannel(t *testing.T) {
-	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return now } })
+	var now atomic.Int64 // ns
+	now.Store(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC).UnixNano())
+	s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return time.Unix(0, now.Load()).UTC() } })
 	last := s.send("pm", note("qa", "0")).Time
 	for i, jump := range []time.Duration{time.Hour, -48 * time.Hour, 10 * 365 * 24 * time.Hour, -time.Second, time.Nanosecond} {
-		now = now.Add(jump)
+		now.Add(int64(jump))
 		if i == 2 {
 			s.restart()
 		}
@@ -123,11 +126,11 @@ func TestTimeNeverGoesBackInAChannel(t *testing.T) {
 
 func TestAClockJumpDoesNotStretchALease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		jump := time.Duration(0)
-		s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return time.Now().Add(jump) } })
+		var jump atomic.Int64 // ns
+		s := setUp(t, func(c *Config) { c.Clock = func() time.Time { return time.Now().Add(time.Duration(jump.Load())) } })
 		s.send("pm", note("qa", "hello"))
 		s.receive("qa", ReceiveRequest{Lease: 10 * second})
-		jump = -365 * 24 * time.Hour
+		jump.Store(int64(-365 * 24 * time.Hour))
 		s.restart()
 		time.Sleep(12 * second) // lease and backoff
 		if ds := s.receive("qa", ReceiveRequest{}); len(ds) != 1 || ds[0].Attempt != 2 {
@@ -193,4 +196,39 @@ func texts(p Page) (out []string) {
 		out = append(out, s)
 	}
 	return out
+}
+
+// TestAWayEndsWithThePolicyThatAllowedIt: what was found once holds for no other
+// policy, and not for types that take a permission.
+func TestAWayEndsWithThePolicyThatAllowedIt(t *testing.T) {
+	s := setUp(t)
+	for range 2 {
+		s.send("pm", note("qa", "allowed"))
+		s.send("pm", post("product", "to three"))
+		_ = s.refused("pm", as(note("qa", "no"), PolicyUpdate), deny.MessageNotAllowed)
+		_ = s.refused("pm", as(post("product", "no"), GovernanceDirective), deny.MessageNotAllowed)
+		_ = s.refused("outsider", note("qa", "no"), deny.MessageNotAllowed)
+	}
+	p := seven()
+	p.Agents["pm"] = AgentPolicy{To: []string{"ops"}, Critical: []Type{PolicyUpdate}}
+	p.Channels["product"] = []string{"pm", "ops"}
+	if err := s.SetPolicy(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		_ = s.refused("pm", note("qa", "no longer"), deny.MessageNotAllowed)
+		_ = s.refused("qa", post("product", "no longer"), deny.MessageNotAllowed)
+		s.send("pm", post("product", "to one"))
+		s.send("pm", as(note("ops", "permitted"), PolicyUpdate))
+	}
+	if diff := cmp.Diff([]string{"permitted", "permitted", "to one", "to one"}, slices.Sorted(slices.Values(bodies(s.receive("ops", ReceiveRequest{Max: 100}))))); diff != "" {
+		t.Error(diff)
+	}
+	if ds := s.receive("design", ReceiveRequest{Max: 100}); len(ds) != 2 {
+		t.Errorf("of a channel that it left design has %v", bodies(ds))
+	}
+	s.restart() // what was kept in memory is no part of what is on disk
+	if got := s.send("pm", note("ops", "again")); got.Sequence != 3 {
+		t.Errorf("%+v", got)
+	}
 }

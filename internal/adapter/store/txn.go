@@ -64,12 +64,20 @@ var strides = []int{64, 32, 16, 8, 4, 2, 1}
 const (
 	messageColumns  = 11
 	deliveryColumns = 9
+	freshColumns    = 2 // of a delivery that nothing has happened to
 )
 
-// insertMessages and upsertDeliveries are made when they are first used: every
-// gateway is the same program, and would make them at its start.
-var insertMessages, upsertDeliveries = statements(
+// Who inserts many rows as one statement has SQLite keep a copy of each page, so
+// that the statement can be undone by itself. OR ROLLBACK says that it need not
+// be: what fails ends the transaction, as any error does here. A table whose key
+// is the row's id, as message is, has its pages copied whatever is said.
+//
+// They are made when they are first used: every gateway is the same program, and
+// would make them at its start.
+var insertMessages, insertDeliveries, upsertDeliveries = statements(
 	"INSERT INTO message (id, channel, seq, time, sender, key, type, priority, reply, root, body) VALUES ", messageColumns, "",
+), statements(
+	"INSERT OR ROLLBACK INTO delivery (message, recipient, state, attempts, nonce, until, span, ended, reason) VALUES ", freshColumns, "",
 ), statements(
 	"INSERT INTO delivery (message, recipient, state, attempts, nonce, until, span, ended, reason) VALUES ", deliveryColumns,
 	" ON CONFLICT (message, recipient) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, nonce = excluded.nonce,"+
@@ -79,6 +87,9 @@ var insertMessages, upsertDeliveries = statements(
 func statements(head string, columns int, tail string) func() map[int]string {
 	return sync.OnceValue(func() map[int]string {
 		row := "(?" + strings.Repeat(", ?", columns-1) + ")"
+		if columns == freshColumns {
+			row = "(?, ?, 0, 0, 0, 0, 0, 0, '')"
+		}
 		out := map[int]string{}
 		for _, n := range strides {
 			out[n] = head + row + strings.Repeat(", "+row, n-1) + tail
@@ -126,9 +137,22 @@ func (t *txn) flush() {
 		t.exec("INSERT INTO place (channel, first, piece) VALUES (?, ?, ?)", m.channel.id, number(m.seq), m.id>>placeBits)
 	}
 	t.places = t.places[:0]
-	t.rows(len(t.dirty), upsertDeliveries(), func(i int) {
-		e := t.dirty[i]
-		e.dirty = false
+	// Most are new and nobody has them yet.
+	t.fresh, t.changed = t.fresh[:0], t.changed[:0]
+	for _, e := range t.dirty {
+		if e.fresh && e.state == ready && e.attempts == 0 && e.nonce == 0 && e.ended == 0 && e.reason == "" {
+			t.fresh = append(t.fresh, e)
+		} else {
+			t.changed = append(t.changed, e)
+		}
+		e.dirty, e.fresh = false, false
+	}
+	t.dirty = t.dirty[:0]
+	t.rows(len(t.fresh), insertDeliveries(), func(i int) {
+		t.args = append(t.args, t.fresh[i].id, t.fresh[i].queue.recipient)
+	})
+	t.rows(len(t.changed), upsertDeliveries(), func(i int) {
+		e := t.changed[i]
 		state, until, span := int64(0), int64(0), int64(0)
 		switch e.state {
 		case leased, waiting:
@@ -141,7 +165,6 @@ func (t *txn) flush() {
 		}
 		t.args = append(t.args, e.id, e.queue.recipient, state, e.attempts, e.nonce, until, span, e.ended, e.reason)
 	})
-	t.dirty = t.dirty[:0]
 	for _, d := range t.deaths {
 		t.exec("INSERT INTO dead (id, message, recipient, at, attempts, reason, told, ended, how) VALUES (?, ?, ?, ?, ?, ?, ?, 0, '')",
 			d.id, d.message, d.recipient, d.at, d.attempts, d.reason, d.told)
@@ -154,6 +177,8 @@ func (t *txn) letGo() {
 	clear(t.touched)
 	clear(t.keys)
 	clear(t.args[:cap(t.args)])
+	clear(t.fresh[:cap(t.fresh)])
+	clear(t.changed[:cap(t.changed)])
 }
 
 // commit makes it durable. It returns the first error of the transaction.

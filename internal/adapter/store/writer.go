@@ -84,10 +84,15 @@ func (a *Adapter) CommitAside() { a.intake.call() }
 
 // round does what waits, by one who has the turn.
 func (a *Adapter) round() {
-	// Those that were just answered get to ask again before the next commit.
-	runtime.Gosched()
+	// Those that were just answered get to ask again before the next commit, when
+	// they were several: to let others go first wakes a thread, for nothing if
+	// there are none.
+	if a.several {
+		runtime.Gosched()
+	}
 	a.ops = a.intake.take(a.ops[:0])
 	a.batch(a.ops)
+	a.several = len(a.ops) > 1 || len(a.ops) == 1 && a.ops[0].cost > 1
 	clear(a.ops)
 }
 

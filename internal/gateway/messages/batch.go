@@ -22,6 +22,7 @@ type batcher struct {
 	list   []single
 	flying int // batches on their way
 	air    int // sends in them
+	last   int // sends in the one that set out last
 	closed bool
 }
 
@@ -30,12 +31,14 @@ type single struct {
 	result chan adapter.SendResult
 }
 
+var results = sync.Pool{New: func() any { return make(chan adapter.SendResult, 1) }}
+
 // sendSingle waits for the adapter's answer, however long a runtime that left
 // would have waited: see ask. While little is on its way, the
 // caller takes the next one itself: no other goroutine has to be woken for it.
 func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 	b := &m.batch
-	s := single{d, make(chan adapter.SendResult, 1)}
+	s := single{d, results.Get().(chan adapter.SendResult)}
 	b.mu.Lock()
 	if b.closed {
 		b.mu.Unlock()
@@ -46,18 +49,27 @@ func (m *Messages) sendSingle(d adapter.Draft) adapter.SendResult {
 	if fly {
 		b.flying++
 	}
+	// To let others go first wakes a thread, for nothing where there are none.
+	several := b.last > 1
 	b.mu.Unlock()
 	if fly {
-		runtime.Gosched() // those that were woken with the caller get to join
+		if several {
+			runtime.Gosched() // those that were woken with the caller get to join
+		}
 		m.fly()
 	}
-	return <-s.result
+	r := <-s.result
+	results.Put(s.result) // it gets one alone
+	return r
 }
 
 // fly brings one batch to the adapter and answers it. What gathered meanwhile is
 // another's: the caller has its own answer to give.
 func (m *Messages) fly() {
 	batch := m.batch.take()
+	if len(batch) > 1 {
+		runtime.Gosched() // those that the last one answered get to say so first
+	}
 	if len(batch) > 0 {
 		drafts := make([]adapter.Draft, len(batch))
 		for i := range batch {
@@ -82,6 +94,9 @@ func (b *batcher) take() []single {
 		n++
 	}
 	b.air += n
+	if n > 0 {
+		b.last = n
+	}
 	batch := b.list[:n:n]
 	if b.list = b.list[n:]; len(b.list) == 0 {
 		b.list = nil

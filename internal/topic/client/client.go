@@ -310,7 +310,7 @@ func (l *link) ask(ctx context.Context, verb string, body any, want string, out 
 			defer l.mu.Unlock()
 			return l.err
 		}
-		return expect(m, want, out)
+		return frames.Answer(m, want, "topics", out)
 	case <-ctx.Done():
 		l.forget(id)
 		return ctx.Err()
@@ -321,28 +321,4 @@ func (l *link) forget(id uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.waiting, id)
-}
-
-// expect decodes an answer, or gives the refusal that came instead.
-func expect(m wire.Message, want string, out any) error {
-	switch m.Verb {
-	case want:
-		if err := json.Unmarshal(m.Body, out); err != nil {
-			return fmt.Errorf("topics: the answer does not decode: %w", err)
-		}
-		return nil
-	case protocol.VerbDenied:
-		var r deny.Reason
-		if err := json.Unmarshal(m.Body, &r); err != nil {
-			return fmt.Errorf("topics: the denial does not decode: %w", err)
-		}
-		return &r
-	case wire.VerbError:
-		var f wire.Failure
-		if err := json.Unmarshal(m.Body, &f); err != nil {
-			return fmt.Errorf("topics: the failure does not decode: %w", err)
-		}
-		return fmt.Errorf("topics: %s", f.Message)
-	}
-	return fmt.Errorf("topics: answered %.40q, not %q", m.Verb, want)
 }

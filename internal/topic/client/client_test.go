@@ -26,7 +26,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add("", []byte(``))
 	f.Fuzz(func(t *testing.T, verb string, body []byte) {
 		var out protocol.Messages
-		err := expect(wire.Message{ID: 1, Verb: verb, Body: body}, protocol.VerbMessages, &out)
+		err := frames.Answer(wire.Message{ID: 1, Verb: verb, Body: body}, protocol.VerbMessages, "topics", &out)
 		if err == nil && (verb != protocol.VerbMessages || !json.Valid(body)) {
 			t.Fatalf("%s %q was taken for messages", verb, body)
 		}
