@@ -33,6 +33,8 @@ const (
 	serveDir  = "BULKHEAD_TEST_ADAPTER" // this process is an adapter in that folder
 	otherUser = 70001                   // a gateway is never root
 	token     = "a token that is long enough"
+
+	senderBytes = 1 << 20 // what the policy lets wait of alice
 )
 
 func TestMain(m *testing.M) {
@@ -103,7 +105,7 @@ func serve(dir string) error {
 		Agents:    map[string]protocol.Agent{os.Getenv("BULKHEAD_TEST_AGENT"): {GatewayID: id, TokenHash: protocol.HashToken(token)}},
 		Policy: adapter.Policy{
 			Team: "t", Channels: map[string][]string{"all": {"alice", "bob"}},
-			Agents: map[string]adapter.AgentPolicy{"alice": {To: []string{"alice2", "bob"}, Critical: []adapter.Type{adapter.Escalation}}, "alice2": {To: []string{"alice"}}, "bob": {To: []string{"alice"}}},
+			Agents: map[string]adapter.AgentPolicy{"alice": {To: []string{"alice2", "bob"}, Critical: []adapter.Type{adapter.Escalation}, MaxBytes: senderBytes}, "alice2": {To: []string{"alice"}}, "bob": {To: []string{"alice"}}},
 		},
 	}
 	var listeners []*net.UnixListener
