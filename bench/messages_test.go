@@ -215,3 +215,89 @@ func TestMessagesRecovery(t *testing.T) {
 	slices.Sort(took)
 	quantiles(t, "open with 100,000 queued", took)
 }
+
+// TestMessagesUnderAFlood measures what two agents that write to each other
+// notice while a third sends as much as it can: from before a send until it is
+// on disk, and until its recipient, who waits, has it. Without the flood and
+// with it by turns.
+func TestMessagesUnderAFlood(t *testing.T) {
+	wanted(t)
+	const rounds, pings, flooders, batch = 3, 150, 8, 16
+	a := openStore(t, filepath.Join(t.TempDir(), "messages.db"))
+	defer a.Close()
+	p := crowd()
+	p.Agents["b"], p.Agents["c"] = adapter.AgentPolicy{To: []string{"c"}}, adapter.AgentPolicy{To: []string{"b"}}
+	if err := a.SetPolicy(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	var sent, came [2][]time.Duration // without and with the flood
+	ping := func(from, to string) (send, end time.Duration) {
+		t.Helper()
+		got := make(chan time.Time)
+		go func() {
+			ds, err := a.Receive(t.Context(), to, adapter.ReceiveRequest{Wait: time.Minute})
+			at := time.Now()
+			if err != nil || len(ds) != 1 || ds[0].From != from {
+				t.Errorf("%d deliveries, %v", len(ds), err)
+			} else {
+				a.Ack(t.Context(), to, []string{ds[0].Lease})
+			}
+			got <- at
+		}()
+		time.Sleep(time.Millisecond) // it waits
+		start := time.Now()
+		if r := a.Send(t.Context(), from, []adapter.Draft{{IdempotencyKey: key(), To: to, Type: "note", Body: body()}}); r[0].Err != nil {
+			t.Error(r[0].Err)
+		}
+		send = time.Since(start)
+		return send, (<-got).Sub(start)
+	}
+	flooded, flooding := 0, time.Duration(0)
+	for round := range 2 * rounds {
+		with := round % 2
+		ctx, stop := context.WithCancel(t.Context())
+		var flood sync.WaitGroup
+		var mu sync.Mutex
+		begin := time.Now()
+		if with == 1 {
+			for f := range flooders {
+				flood.Go(func() {
+					n := 0
+					for i := f; ctx.Err() == nil; i++ { // its queues overflow: what it evicts is its own
+						ds := make([]adapter.Draft, batch)
+						for j := range ds {
+							ds[j] = adapter.Draft{IdempotencyKey: key(), To: fmt.Sprint("sink", (i*batch+j)%sinks), Type: "note", Body: body()}
+						}
+						for _, r := range a.Send(context.Background(), "sender0", ds) {
+							if r.Err == nil {
+								n++
+							}
+						}
+					}
+					mu.Lock()
+					defer mu.Unlock()
+					flooded += n
+				})
+			}
+		}
+		for i := range pings {
+			from, to := "b", "c"
+			if i%2 == 1 {
+				from, to = to, from
+			}
+			send, end := ping(from, to)
+			sent[with], came[with] = append(sent[with], send), append(came[with], end)
+		}
+		stop()
+		flood.Wait()
+		if with == 1 {
+			flooding += time.Since(begin)
+		}
+	}
+	t.Logf("the flood: %d senders at once as one agent, batches of %d, %.0f messages/s", flooders, batch, float64(flooded)/flooding.Seconds())
+	for with, what := range []string{"alone", "under the flood"} {
+		quantiles(t, what+": durable", sent[with])
+		quantiles(t, what+": at its recipient", came[with])
+		t.Logf("%s: slowest durable %v, at its recipient %v", what, slices.Max(sent[with]).Round(time.Microsecond), slices.Max(came[with]).Round(time.Microsecond))
+	}
+}

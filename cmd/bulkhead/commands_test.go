@@ -109,9 +109,9 @@ func exit(n int) *int { return &n }
 // sample is a team in which one agent is well and one is not. The witness
 // tries to act on the operator's terminal.
 func sample() wire.StatusResult {
-	return wire.StatusResult{SchemaVersion: 1, Teams: []wire.TeamStatus{{Team: "pair", Agents: []wire.AgentStatus{
+	return wire.StatusResult{SchemaVersion: 1, Build: "c0ffee0123456789", Programs: "d2d90f0e7a6b5c43", Teams: []wire.TeamStatus{{Team: "pair", Agents: []wire.AgentStatus{
 		{
-			Agent: "writer", State: "running", Account: "bh-pair-writer", Range: "1000000-1065535",
+			Agent: "writer", State: "running", Account: "bh-pair-writer", Range: "1000000-1065535", Programs: "0123456789abcdef",
 			Containers: []wire.ContainerStatus{
 				{Name: "runtime", Running: true, PID: 4711, HostID: 1000999, MemoryBytes: 47 << 20, Since: "2026-01-02T03:04:05Z"},
 				{Name: "gateway", Running: true, PID: 4712, HostID: 1001999, MemoryBytes: 9 << 20, Since: "2026-01-02T03:04:05Z"},

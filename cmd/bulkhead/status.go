@@ -35,6 +35,7 @@ when all of its containers run and every layer was read back as in force.`,
 				return nil
 			}
 			wrong := a.teams(res)
+			a.builds(res)
 			switch {
 			case fenced(res) != "":
 				a.next("`sudo bulkhead release "+fenced(res)+"` lets it go on as it was", "`bulkhead logs "+fenced(res)+"` shows what it printed")
@@ -107,6 +108,25 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 		}
 	}
 	return a.services(res) || wrong
+}
+
+// builds says which warden runs, and which agents an earlier one started: an
+// upgrade restarts nobody.
+func (a *app) builds(res wire.StatusResult) {
+	var former []string
+	for _, t := range res.Teams {
+		for _, s := range t.Agents {
+			if s.Programs != "" && s.Programs != res.Programs {
+				former = append(former, s.Agent)
+			}
+		}
+	}
+	if res.Build != "" {
+		fmt.Fprintln(a.out, "\nWarden of build "+terminal.Line(res.Build))
+	}
+	if len(former) > 0 {
+		fmt.Fprintln(a.out, "With the programs of an earlier build, until `sudo bulkhead restart AGENT`: "+terminal.Line(strings.Join(former, ", ")))
+	}
 }
 
 // guestsOf is one line about agents that were made through front, however many

@@ -182,6 +182,8 @@ type ApplyResult struct {
 // StatusResult is read from the kernel at the moment of asking.
 type StatusResult struct {
 	SchemaVersion int          `json:"schemaVersion"`
+	Build         string       `json:"build,omitempty"`    // of the warden
+	Programs      string       `json:"programs,omitempty"` // digest of what it starts agents with
 	Teams         []TeamStatus `json:"teams"`
 	// Services are the host's own servers that run for the teams; only when
 	// every team was asked for.
@@ -219,7 +221,8 @@ type AgentStatus struct {
 	State      string            `json:"state"` // running, degraded, starting, stopped, exited, failed, fenced
 	Why        string            `json:"why,omitempty"`
 	Account    string            `json:"account"`
-	Range      string            `json:"range"` // host ids
+	Range      string            `json:"range"`              // host ids
+	Programs   string            `json:"programs,omitempty"` // of ours that it runs with: after an upgrade the former ones, until it is restarted
 	Containers []ContainerStatus `json:"containers"`
 	Layers     []LayerStatus     `json:"layers"`
 	Restarts   int               `json:"restarts"`

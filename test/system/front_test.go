@@ -189,6 +189,12 @@ func TestTokensLetInThroughFront(t *testing.T) {
 			t.Errorf("the token lies in %s", out)
 		}
 
+		var again control.Issued
+		if err := json.Unmarshal([]byte(c.Run(t, "token", "issue", "lead", "--json")), &again); err != nil {
+			t.Fatal(err)
+		}
+		speaksTLS(t, c, readManifest(t, c), again.Token)
+
 		// Without front and audit nothing of them is left but their data; a purge
 		// takes those.
 		write(t, c.Dir, talk)

@@ -157,11 +157,20 @@ func TestATeamComesUpWorksAndLeavesNothing(t *testing.T) {
 			}
 		})
 		t.Run("restart makes new containers, stop ends them", func(t *testing.T) {
+			own := func() {
+				t.Helper()
+				if got := c.Run(t, "exec", "writer", "--", "sh", "-c", "/home/agent/bin/echo kept; /home/agent/bin/script"); got != "kept\nby a script\n" {
+					t.Errorf("a program of the agent's own in its home says %q", got)
+				}
+			}
+			c.Run(t, "exec", "writer", "--", "sh", "-c", `mkdir ~/bin; cp /bin/busybox ~/bin/echo; printf '#!/bin/sh\necho by a script\n' > ~/bin/script; chmod 700 ~/bin/*`)
+			own()
 			old := stage.Container(t, c.Agent(t, "writer"), "runtime").PID
 			c.Run(t, "restart", "writer")
 			if now := stage.Container(t, c.Agent(t, "writer"), "runtime").PID; now == old {
 				t.Errorf("the runtime still is process %d", old)
 			}
+			own()
 			c.Run(t, "stop", "writer")
 			if a := c.Agent(t, "writer"); a.State != "stopped" {
 				t.Errorf("writer is %s: %s", a.State, a.Why)
@@ -173,6 +182,7 @@ func TestATeamComesUpWorksAndLeavesNothing(t *testing.T) {
 			if a := c.Agent(t, "writer"); a.State != "running" {
 				t.Errorf("writer is %s: %s", a.State, a.Why)
 			}
+			own()
 		})
 		c.Run(t, "down")
 		stage.Until(t, "the warden has ended", func() bool { return c.Try(t, "status").Exit != 0 })

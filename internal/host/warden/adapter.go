@@ -36,6 +36,7 @@ type adapterRun struct {
 	owned    bool // it should run
 	restarts int
 	problem  string // why it does not run although it should
+	with     string // digest of the programs that it runs with
 	cancel   context.CancelFunc
 	done     chan struct{} // closed when the owner has ended
 	settled  chan struct{} // closed when the owner's first attempt is over

@@ -101,12 +101,19 @@ func (a *adapterRun) knows(agents map[string]protocol.Agent) bool {
 	if ok, err := readJSON(a.statePath(), &st); err != nil || !ok || st.Version != stateVersion {
 		return false
 	}
+	a.runsWith(st.Build)
 	for name, one := range agents {
 		if st.Agents[name] != one {
 			return false
 		}
 	}
 	return true
+}
+
+func (a *adapterRun) runsWith(programs string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.with = programs
 }
 
 // launch starts the process with one listening socket for each agent.
@@ -156,6 +163,7 @@ func (a *adapterRun) launch(wants adapterWants) error {
 	if err != nil {
 		return fmt.Errorf("start the adapter: %w", err)
 	}
+	a.runsWith(a.w.build)
 	a.process = started(p)
 	return writeJSON(a.processPath(), a.process.identity)
 }

@@ -25,14 +25,14 @@ import (
 // status is the adapter's row, read back from the kernel now.
 func (a *adapterRun) status(ctx context.Context) wire.AgentStatus {
 	a.mu.Lock()
-	want, problem, restarts, accepted, agents := a.owned, a.problem, a.restarts, a.accepted, a.wants.agents
+	want, problem, restarts, accepted, agents, with := a.owned, a.problem, a.restarts, a.accepted, a.wants.agents, a.with
 	a.mu.Unlock()
 	c := wire.ContainerStatus{Name: adapterContainer, HostID: a.uid}
 	if pid, ok := a.peek(); ok {
 		c.Running, c.PID, c.MemoryBytes = true, pid, a.w.memoryOf(a.cgroup())
 	}
 	s := wire.AgentStatus{
-		Agent: a.place.Name, Account: a.place.Account, Range: "account " + strconv.FormatUint(uint64(a.uid), 10), Restarts: restarts, Why: problem,
+		Agent: a.place.Name, Account: a.place.Account, Range: "account " + strconv.FormatUint(uint64(a.uid), 10), Programs: with, Restarts: restarts, Why: problem,
 		Containers: []wire.ContainerStatus{c}, Layers: []wire.LayerStatus{},
 	}
 	inForce := true

@@ -45,6 +45,7 @@ type agentRun struct {
 	want     bool       // should run
 	restarts []time.Time
 	problem  string             // why it does not run although it should
+	with     string             // digest of the programs that it runs with
 	cancel   context.CancelFunc // ends the owner
 	done     chan struct{}      // closed when the owner has ended
 	settled  chan struct{}      // closed when the owner's first attempt is over
@@ -252,6 +253,9 @@ func (a *agentRun) startAll(ctx context.Context, starts []func(context.Context) 
 }
 
 func (a *agentRun) saveRun() error {
+	a.mu.Lock()
+	a.with = a.run.Build
+	a.mu.Unlock()
 	if a.dialer != nil {
 		a.run.Dialer, a.run.Started = a.dialer.identity.PID, a.dialer.identity.Start
 	}

@@ -39,6 +39,10 @@ func (w *Warden) statusOf(ctx context.Context, req wire.TeamRequest) (*wire.Stat
 // status reads everything from the kernel now; an empty name means every team.
 func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 	w.mu.Lock()
+	installed := ""
+	if w.sys != nil {
+		installed = w.sys.programs
+	}
 	var teams []*teamRun
 	for _, n := range slices.Sorted(maps.Keys(w.teams)) {
 		if name == "" || n == name {
@@ -48,7 +52,7 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 	lost := maps.Clone(w.unreadable)
 	w.mu.Unlock()
 	look := w.table.Look()
-	res := wire.StatusResult{SchemaVersion: 1, Teams: []wire.TeamStatus{}}
+	res := wire.StatusResult{SchemaVersion: 1, Build: w.cfg.Build, Programs: installed, Teams: []wire.TeamStatus{}}
 	for _, t := range teams {
 		ts := wire.TeamStatus{Team: t.name}
 		w.mu.Lock()
@@ -106,10 +110,10 @@ func (a *agentRun) status(ctx context.Context, accepted []string, look *nft.Look
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	a.mu.Lock()
-	want, problem, restarts := a.want, a.problem, len(a.restarts)
+	want, problem, restarts, with := a.want, a.problem, len(a.restarts), a.with
 	a.mu.Unlock()
 	s := wire.AgentStatus{
-		Agent: a.Place.Name, Account: a.Place.Account, Range: a.IDs.String(), Restarts: restarts, Why: problem,
+		Agent: a.Place.Name, Account: a.Place.Account, Range: a.IDs.String(), Programs: with, Restarts: restarts, Why: problem,
 		Containers: []wire.ContainerStatus{}, Layers: []wire.LayerStatus{},
 	}
 	s.Grants = a.grants.open(time.Now())

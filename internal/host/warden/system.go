@@ -26,6 +26,7 @@ type system struct {
 	dns      account.User
 	resolver *process
 	servers  []netip.Addr
+	programs string // digest of those that agents are started with; guarded by Warden.mu
 }
 
 func (w *Warden) resolverSocket() string {
@@ -51,6 +52,9 @@ func (w *Warden) ensureSystem(ctx context.Context) (*system, error) {
 		return nil, err
 	}
 	w.programs = w.host.Programs(w.build)
+	w.mu.Lock()
+	s.programs = w.build
+	w.mu.Unlock()
 	_, s.block, err = w.accounts.Ensure(ctx, account.Request{Name: layout.SystemAccount, Home: "/nonexistent", Range: layout.RangeSize})
 	if err != nil {
 		return nil, err

@@ -56,6 +56,26 @@ var buildOnce = sync.OnceValue(func() error {
 	return nil
 })
 
+// BuildAs is the folder of another build of the programs, which say so and have
+// another digest. Call it before throwaway.Run.
+func BuildAs(t *testing.T, id string) string {
+	t.Helper()
+	root := repository(t)
+	dir := filepath.Join(root, "bin", "builds", id)
+	if throwaway.Inside() {
+		return dir
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-ldflags", "-buildid="+id+" -X main.build="+id, "-o", dir+"/", "./cmd/...")
+	cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go build: %v\n%s", err, out)
+	}
+	return dir
+}
+
 // Tool gives the path of a tool of .ci/tools, which is built when the cache
 // lacks it. Inside a throwaway host it only returns the path. Call it before
 // throwaway.Run.
