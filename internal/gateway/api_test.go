@@ -28,25 +28,28 @@ const runtimeToken = "the token of the runtime, long enough"
 
 // asRuntime dials in a thread with the runtime's effective id, which is what
 // the kernel tells of a peer.
-func asRuntime(t testing.TB, path string) (c *net.UnixConn) {
+func asRuntime(t testing.TB, path string) *net.UnixConn {
 	t.Helper()
+	c, err := dialAsRuntime(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// dialAsRuntime is asRuntime for goroutines that are not the test's.
+func dialAsRuntime(path string) (c *net.UnixConn, err error) {
 	var work sync.WaitGroup
 	work.Go(func() {
 		runtime.LockOSThread() // and never unlocked: the thread ends here
 		if _, _, errno := syscall.RawSyscall(unix.SYS_SETRESUID, ^uintptr(0), layout.RuntimeID, ^uintptr(0)); errno != 0 {
-			t.Error(errno)
+			err = errno
 			return
 		}
-		var err error
-		if c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}); err != nil {
-			t.Error(err)
-		}
+		c, err = net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	})
 	work.Wait()
-	if t.Failed() {
-		t.FailNow()
-	}
-	return c
+	return c, err
 }
 
 type lockedBuffer struct {

@@ -33,7 +33,7 @@ func (r runtimeOf) RoundTrip(q *http.Request) (*http.Response, error) {
 }
 
 func asClient(t testing.TB, socket, token string) runtimeOf {
-	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return asRuntime(t, socket), nil }}
+	tr := &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) { return dialAsRuntime(socket) }}
 	t.Cleanup(tr.CloseIdleConnections)
 	return runtimeOf{t, &http.Client{Transport: tr}, token}
 }
@@ -170,17 +170,63 @@ func TestAnAgentWithoutToolsHasNone(t *testing.T) {
 }
 
 func TestOneAgentDoesNotReachWhatIsAnothers(t *testing.T) {
-	a, _, _ := startTools(t, "a", &team.Tools{RatePerMinute: 10_000})
-	b, socketB, _ := startTools(t, "b", &team.Tools{RatePerMinute: 10_000})
+	all := &team.Tools{Allow: []string{"mem", "vec", "fs", "db", "events", "proc"}, RatePerMinute: 10_000, CodeImage: "toolchain"}
+	a, _, _ := startTools(t, "a", all)
+	b, socketB, _ := startTools(t, "b", all)
+	var task struct{ TaskID string }
 	for _, c := range []struct{ name, input string }{
 		{"mem_set", `{"key":"mine","value":"of b"}`},
 		{"mem_remember", `{"key":"mine","content":"a word of b"}`},
+		{"vec_upsert", `{"id":"mine","vector":[1,2,3],"metadata":{"of":"b"}}`},
+		{"fs_mkdir", `{"path":"folder"}`},
+		{"fs_write", `{"path":"folder/mine","text":"of b"}`},
+		{"db_create_table", `{"table":"mine","schema":[{"column":"id","type":"integer","primaryKey":true}]}`},
+		{"db_insert", `{"table":"mine","data":{"id":7}}`},
+		{"events_subscribe", `{"topic":"mine","subscription":"s","from":"start"}`},
+		{"events_publish", `{"topic":"mine","message":"of b"}`},
+		{"proc_schedule", `{"expression":"@daily","tool":"mem_get","input":{"key":"mine"}}`},
 	} {
-		if status, got := b.call(c.name, c.input); status != 200 {
+		status, got := b.call(c.name, c.input)
+		if status != 200 {
 			t.Fatalf("%s: %d %s", c.name, status, got)
+		}
+		if c.name == "proc_schedule" {
+			if err := json.Unmarshal([]byte(got), &task); err != nil || task.TaskID == "" {
+				t.Fatalf("%v: %s", err, got)
+			}
+		}
+	}
+	// What there is none of is refused in the same words, whether b has it or not.
+	for _, c := range []struct{ name, input, nobodys string }{
+		{"fs_read", `{"path":"folder/mine"}`, `{"path":"folder/none"}`},
+		{"fs_stat", `{"path":"folder/mine"}`, `{"path":"folder/none"}`},
+		{"fs_list", `{"path":"folder"}`, `{"path":"none"}`},
+		{"fs_delete", `{"path":"folder/mine"}`, `{"path":"folder/none"}`},
+		{"db_query", `{"sql":"SELECT * FROM mine"}`, `{"sql":"SELECT * FROM none"}`},
+		{"db_insert", `{"table":"mine","data":{"id":8}}`, `{"table":"none","data":{"id":8}}`},
+		{"db_update", `{"table":"mine","data":{"id":8},"where":{"id":7}}`, `{"table":"none","data":{"id":8},"where":{"id":7}}`},
+		{"db_delete", `{"table":"mine","where":{"id":7}}`, `{"table":"none","where":{"id":7}}`},
+		{"db_transaction", `{"queries":[{"sql":"DELETE FROM mine"}]}`, `{"queries":[{"sql":"DELETE FROM none"}]}`},
+		{"events_poll", `{"topic":"mine","subscription":"s"}`, `{"topic":"none","subscription":"s"}`},
+		{"proc_kill", `{"processId":"p-mine"}`, `{"processId":"p-none"}`},
+		{"proc_schedule", `{"action":"delete","taskId":"` + task.TaskID + `"}`, `{"action":"delete","taskId":"t-none"}`},
+	} {
+		status, got := a.call(c.name, c.input)
+		status0, none := a.call(c.name, c.nobodys)
+		plain := strings.NewReplacer("mine", "?", "none", "?", task.TaskID, "?", "t-none", "?", "folder/", "", "folder", "?")
+		if status < 400 || status != status0 || plain.Replace(got) != plain.Replace(none) {
+			t.Errorf("a, %s of b's: %d %s\nof nobody's: %d %s", c.name, status, got, status0, none)
 		}
 	}
 	for _, c := range []struct{ name, input, want string }{
+		{"vec_query", `{"vector":[1,2,3]}`, `"matches":[]`},
+		{"vec_delete", `{"id":"mine"}`, `"deleted":false`},
+		{"fs_list", `{}`, `"entries":[]`},
+		{"events_list_topics", `{}`, `"topics":[]`},
+		{"events_poll", `{"topic":"mine","subscription":"s","after":0}`, `"messages":[]`},
+		{"events_unsubscribe", `{"topic":"mine","subscription":"s"}`, `"unsubscribed":false`},
+		{"proc_list", `{}`, `"processes":[]`},
+		{"proc_schedule", `{"action":"list"}`, `"tasks":[]`},
 		{"mem_get", `{"key":"mine"}`, `"value":null`},
 		{"mem_list", `{}`, `"keys":[]`},
 		{"mem_recall", `{"query":"word"}`, `"memories":[]`},
@@ -209,8 +255,18 @@ func TestOneAgentDoesNotReachWhatIsAnothers(t *testing.T) {
 			t.Errorf("%s %s: %d %s", way.method, way.path, status, got)
 		}
 	}
-	if status, got := b.call("mem_get", `{"key":"mine"}`); status != 200 || !strings.Contains(got, "of b") {
-		t.Errorf("b's own value: %d %s", status, got)
+	for _, c := range []struct{ name, input, want string }{
+		{"mem_get", `{"key":"mine"}`, `"of b"`},
+		{"mem_recall", `{"query":"word"}`, `a word of b`},
+		{"vec_query", `{"vector":[1,2,3]}`, `"id":"mine"`},
+		{"fs_read", `{"path":"folder/mine","as":"text"}`, `of b`},
+		{"db_query", `{"sql":"SELECT id FROM mine"}`, `"rows":[{"id":7}]`},
+		{"events_poll", `{"topic":"mine","subscription":"s"}`, `"of b"`},
+		{"proc_schedule", `{"action":"list"}`, task.TaskID},
+	} {
+		if status, got := b.call(c.name, c.input); status != 200 || !strings.Contains(got, c.want) {
+			t.Errorf("b's own, %s: %d %s", c.name, status, got)
+		}
 	}
 }
 

@@ -71,9 +71,9 @@ func speaksTLS(t *testing.T, c stage.CLI, plain, token string) {
 	for name, x := range map[string]struct{ files, says string }{
 		"a missing key":                {", certFile: " + dir + "/front.crt, keyFile: " + dir + "/none.key", dir + "/none.key"},
 		"a key that all may read":      {", certFile: " + dir + "/front.crt, keyFile: " + dir + "/open.key", "readable by root alone (chown root " + dir + "/open.key && chmod 600 " + dir + "/open.key)"},
-		"the key of another":           {", certFile: " + dir + "/front.crt, keyFile: " + dir + "/other.key", "private key does not match"},
-		"a file that is no key":        {", certFile: " + dir + "/front.crt, keyFile: " + dir + "/words.key", dir + "/words.key"},
-		"a file without a certificate": {", certFile: " + dir + "/words.crt, keyFile: " + dir + "/front.key", dir + "/words.crt"},
+		"the key of another":           {", certFile: " + dir + "/front.crt, keyFile: " + dir + "/other.key", dir + "/other.key is not the key of the certificate in " + dir + "/front.crt"},
+		"a file that is no key":        {", certFile: " + dir + "/front.crt, keyFile: " + dir + "/words.key", dir + "/words.key holds no private key"},
+		"a file without a certificate": {", certFile: " + dir + "/words.crt, keyFile: " + dir + "/front.key", dir + "/words.crt holds no certificate"},
 		"a certificate without a key":  {", certFile: " + dir + "/front.crt", "give both certFile and keyFile"},
 	} {
 		with(x.files)

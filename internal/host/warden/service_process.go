@@ -110,11 +110,8 @@ func (s *service) config() (cfg any, listen []netip.AddrPort, err error) {
 			one.Guests = append(one.Guests, front.Guests{Team: name, Token: token})
 		}
 		if f := wants.fronts[at]; f.Cert.Path != "" {
-			if one.Certificate, err = tree.ReadFile(f.Cert.Path, maxTLSFile, false); err == nil {
-				one.Key, err = tree.ReadFile(f.Key.Path, maxTLSFile, true)
-			}
-			if err != nil {
-				return nil, nil, fmt.Errorf("front's certificate: %w", err)
+			if one.Certificate, one.Key, err = frontPair(f); err != nil {
+				return nil, nil, err
 			}
 		}
 		out.Listeners = append(out.Listeners, one)

@@ -63,15 +63,9 @@ func (w *Warden) checkServices(m *team.Manifest) []string {
 	if m.Front == nil {
 		return out
 	}
-	for _, f := range []struct {
-		team.HostFile
-		secret bool
-	}{{m.Front.Cert, false}, {m.Front.Key, true}} {
-		if f.Path == "" {
-			continue
-		}
-		if _, err := tree.ReadFile(f.Path, maxTLSFile, f.secret); err != nil {
-			out = append(out, fmt.Sprintf("%s: front: %v", f.Position, err))
+	if m.Front.Cert.Path != "" {
+		if _, _, err := frontPair(m.Front); err != nil {
+			out = append(out, err.Error())
 		}
 	}
 	w.mu.Lock()

@@ -244,6 +244,22 @@ func TestCodeIsRunForTheAgent(t *testing.T) {
 		if reason := g.call(ctx, "proc_kill", map[string]string{"processId": "p-x"}, nil); reason == nil || reason.Code != deny.ToolMissing {
 			t.Error(reason)
 		}
+		// Another agent that learned the ids, even with the same launcher, has nothing of it.
+		thief := newGateway(t, socket)
+		for _, s := range spawned {
+			for _, name := range []string{"proc_kill", "proc_list"} {
+				if reason := thief.call(ctx, name, map[string]string{"processId": s.ProcessID}, nil); reason == nil || reason.Code != deny.ToolMissing {
+					t.Errorf("%s of another's process: %v", name, reason)
+				}
+			}
+		}
+		if reason := thief.call(ctx, "proc_list", map[string]string{}, &list); reason != nil || len(list.Processes) != 0 {
+			t.Errorf("another's processes are listed: %+v %v", list, reason)
+		}
+		thief.tools.Close()
+		if n := processesOfCode(t); n != 6 {
+			t.Errorf("%d processes are left of 6 after another had a try, and ended", n)
+		}
 		// Another gateway of this agent (the next one) knows and leaves nothing.
 		g.tools.Close()
 		if n := processesOfCode(t); n != 0 {

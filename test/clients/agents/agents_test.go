@@ -53,6 +53,7 @@ func TestRealAgentsTakeATurnBehindTheWalls(t *testing.T) {
 						}
 						asked(t, model(), a.path, a.tool)
 						targets := refused(t, c, a.agent)
+						t.Logf("%s was refused %v", a.name, targets)
 						for _, want := range append([]string{"exfiltrate.example:443"}, a.own...) {
 							if !slices.Contains(targets, want) {
 								t.Errorf("%s is not among the denials: %v", want, targets)
@@ -60,6 +61,7 @@ func TestRealAgentsTakeATurnBehindTheWalls(t *testing.T) {
 						}
 						if a.name == "openclaw" {
 							serves(t, c)
+							takesPushes(t, c, model, kind == engine.Cell)
 						}
 					})
 				}
