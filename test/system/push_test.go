@@ -1,11 +1,13 @@
 package system
 
 import (
+	"encoding/json"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
+	"bulkhead/internal/adapter"
 	"bulkhead/internal/layout"
 	"bulkhead/test/system/stage"
 )
@@ -56,32 +58,53 @@ func TestPushedMessagesAreAcknowledgedByTheHookAlone(t *testing.T) {
 			if err != nil && !os.IsNotExist(err) {
 				t.Fatal(err)
 			}
-			return strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
+			for l := range strings.Lines(string(raw)) {
+				lines = append(lines, strings.TrimSpace(l))
+			}
+			return lines
 		}
-		waiting := func() string {
-			for line := range strings.Lines(c.Run(t, "msg", "queues")) {
-				if f := strings.Fields(line); len(f) > 1 && f[0] == "worker" {
-					return strings.Join(f, " ")
+		queue := func() (q adapter.QueueState) {
+			t.Helper()
+			var all struct{ Queues []adapter.QueueState }
+			if err := json.Unmarshal([]byte(c.Run(t, "msg", "queues", "--json")), &all); err != nil {
+				t.Fatal(err)
+			}
+			for _, one := range all.Queues {
+				if one.Agent == "worker" {
+					return one
 				}
 			}
-			return ""
+			return q
 		}
 		if err := os.WriteFile(home+"/hold", nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 		sent(t, c, "lead", "--to", "worker", "--type", "task_assignment", `"do it"`)
 		sent(t, c, "lead", "--to", "worker", "--type", "note", `{"n":2}`)
-		// The lease of what the crash took with it ends after 90 s at the latest.
-		for end := time.Now().Add(150 * time.Second); len(asked()) < 2 && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
+		// The crash took a lease of 15 s along.
+		for end := time.Now().Add(2 * time.Minute); len(asked()) < 2 && time.Now().Before(end); time.Sleep(200 * time.Millisecond) {
 		}
-		t.Log(waiting())
-		for _, l := range asked() {
-			t.Log(l)
+		first := asked()
+		if len(first) != 2 || first[0] != first[1] || !strings.HasPrefix(first[0], "/hooks/agent|Bearer the hook alone knows it|") || !strings.Contains(first[0], "do it") {
+			t.Fatalf("the hook was asked\n%s", strings.Join(first, "\n"))
+		}
+		// It is at work for longer than a lease: nothing is acknowledged, and nothing comes again.
+		time.Sleep(17 * time.Second)
+		if q := queue(); q.Queued != 2 || q.Leased != 1 || len(asked()) != 2 {
+			t.Errorf("while the hook is at work: %+v, asked %d times", q, len(asked()))
 		}
 		if err := os.Remove(home + "/hold"); err != nil {
 			t.Fatal(err)
 		}
-		stage.Until(t, "three", func() bool { return len(asked()) == 3 })
-		t.Log(waiting(), c.Run(t, "logs", "worker"), c.Run(t, "status"))
+		stage.Until(t, "both are acknowledged", func() bool { return queue().Queued == 0 })
+		if all := asked(); len(all) != 3 || !strings.Contains(all[2], `{\"n\":2}`) || strings.Split(all[2], "|")[2] == strings.Split(first[0], "|")[2] {
+			t.Errorf("the hook was asked\n%s", strings.Join(all, "\n"))
+		}
+		if q := queue(); q.Leased+q.Retry+q.Dead != 0 {
+			t.Errorf("%+v", q)
+		}
+		if a := c.Agent(t, "worker"); a.State != "running" || a.Restarts != 1 {
+			t.Errorf("worker is %s after %d restarts: %s", a.State, a.Restarts, a.Why)
+		}
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"bulkhead/internal/engine"
@@ -19,7 +20,8 @@ import (
 // Times of the push.
 const (
 	pushWait    = 30 * time.Second // of one receive
-	pushLease   = 90 * time.Second // longer than pushTimeout, so that an answer still finds its lease
+	pushLease   = 15 * time.Second // renewed while the hook is at work: what a crash takes along comes again after it
+	pushRenew   = 4 * time.Second  // three of them may be late
 	pushTimeout = 60 * time.Second // for the hook to answer
 	firstPause  = 50 * time.Millisecond
 	lastPause   = 5 * time.Second
@@ -112,7 +114,7 @@ func (p *Pusher) once(ctx context.Context) error {
 	}
 	var failed error
 	for _, d := range got.Deliveries {
-		if err := p.post(ctx, &d); err != nil {
+		if err := p.held(ctx, d.Lease, func() error { return p.post(ctx, &d) }); err != nil {
 			failed = err
 			_, err = settle(ctx, &p.gateway, "refuse", map[string]any{"refusals": []map[string]any{{"lease": d.Lease, "reason": err.Error()}}}, []string{d.Lease})
 			failed = errors.Join(failed, err)
@@ -123,6 +125,27 @@ func (p *Pusher) once(ctx context.Context) error {
 		}
 	}
 	return failed
+}
+
+// held renews a lease while do runs. A renewal that fails is no reason to end
+// do: the acknowledgement finds out whether the lease still holds.
+func (p *Pusher) held(ctx context.Context, lease string, do func() error) error {
+	ctx, stop := context.WithCancel(ctx)
+	var work sync.WaitGroup
+	work.Go(func() {
+		for t := time.NewTicker(pushRenew); ; {
+			select {
+			case <-ctx.Done():
+				t.Stop()
+				return
+			case <-t.C:
+				_, _ = p.gateway.Call(ctx, "POST", "/v1/messages:extend", map[string]any{"leases": []string{lease}, "duration": pushLease})
+			}
+		}
+	})
+	defer work.Wait()
+	defer stop()
+	return do()
 }
 
 func (p *Pusher) post(ctx context.Context, d *delivery) error {

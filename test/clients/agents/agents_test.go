@@ -53,7 +53,6 @@ func TestRealAgentsTakeATurnBehindTheWalls(t *testing.T) {
 						}
 						asked(t, model(), a.path, a.tool)
 						targets := refused(t, c, a.agent)
-						t.Logf("%s was refused %v", a.name, targets)
 						for _, want := range append([]string{"exfiltrate.example:443"}, a.own...) {
 							if !slices.Contains(targets, want) {
 								t.Errorf("%s is not among the denials: %v", want, targets)
@@ -62,6 +61,7 @@ func TestRealAgentsTakeATurnBehindTheWalls(t *testing.T) {
 						if a.name == "openclaw" {
 							serves(t, c)
 							takesPushes(t, c, model, kind == engine.Cell)
+							t.Logf("its gateway was refused %v", refused(t, c, "service"))
 						}
 					})
 				}

@@ -2,6 +2,7 @@ package agents
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -54,14 +55,38 @@ func takesPushes(t *testing.T, c stage.CLI, model func() []request, crash bool) 
 	model()
 	write("first")
 	patient(t, c, "the turn that the first message starts", func() bool { return strings.Contains(done(), "first") })
-	patient(t, c, "the first message is acknowledged", func() bool { q := queue(t, c); return q.Queued+q.Leased == 0 })
+	patient(t, c, "the first message is acknowledged", func() bool { return queue(t, c).Queued == 0 })
 	if !slices.ContainsFunc(model(), func(r request) bool { return r.Path == "/v1/chat/completions" && r.Tool == "exec" }) {
 		t.Error("the model was not asked by OpenClaw's turn")
 	}
 	if !crash {
 		return
 	}
-	pids := strings.Fields(stage.Sh(t, "pgrep -f '^openclaw' || true"))
-	t.Log(pids, stage.Sh(t, "ps axo pid,args | grep -i claw | cut -c1-200"))
-	_ = unix.SIGSTOP
+
+	// Its gateway is stopped with a message in its hands: it goes on being leased,
+	// and comes again to the next one, which starts its turn.
+	var pid int
+	if _, err := fmt.Sscan(stage.Sh(t, "pgrep -x openclaw-gatewa"), &pid); err != nil || pid <= 1 { // comm has 15 characters
+		t.Fatalf("OpenClaw's gateway is process %d, %v", pid, err)
+	}
+	if err := unix.Kill(pid, unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	write("second")
+	patient(t, c, "the second message is in the gateway's hands", func() bool { return queue(t, c).Leased == 1 })
+	time.Sleep(2 * time.Second) // whether it is long enough does not matter
+	if q := queue(t, c); q.Queued != 1 || strings.Contains(done(), "second") {
+		t.Errorf("a gateway that is stopped has taken it: %+v\n%s", q, done())
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	patient(t, c, "the second message comes again", func() bool { return strings.Contains(done(), "second") })
+	patient(t, c, "the second message is acknowledged", func() bool { return queue(t, c).Queued == 0 })
+	if a := c.Agent(t, "service"); a.Restarts != 1 {
+		t.Errorf("the service was restarted %d times", a.Restarts)
+	}
+	if out := done(); out != "first\nsecond\n" {
+		t.Errorf("turns were started for %q", out)
+	}
 }
