@@ -3,7 +3,6 @@ package system
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -414,75 +413,4 @@ func TestEngineIsChangedByUpAndFilesStay(t *testing.T) {
 		running(t, c)
 		c.Run(t, "down")
 	})
-}
-
-// TestSwapsBelowAHomeLeadRootNowhere has the agent exchange everything below
-// its own folders, all the time, while the host works with them.
-func TestSwapsBelowAHomeLeadRootNowhere(t *testing.T) {
-	rounds := 50
-	if testing.Short() {
-		rounds = 6
-	}
-	podmanHost(t, func(t *testing.T, c stage.CLI) {
-		stage.Sh(t, `
-echo canary > /var/lib/bulkhead/canary; chmod 600 /var/lib/bulkhead/canary; mkdir -m 700 /var/lib/bulkhead/canaries; echo x > /var/lib/bulkhead/canaries/f
-mkdir -p /srv/swap; go version > /dev/null 2>&1 || true`)
-		look := func() string {
-			return stage.Sh(t, "stat -c '%n %u %g %a %s' /etc/shadow /etc/passwd /etc/group /var/lib/bulkhead/canary /var/lib/bulkhead/canaries /var/lib/bulkhead/canaries/f; sha256sum /var/lib/bulkhead/canary /var/lib/bulkhead/canaries/f /etc/hosts")
-		}
-		c.Run(t, "up")
-		before := look()
-		home := "/var/lib/bulkhead/teams/pair/agents/writer/runtime"
-		swaps := startSwapping(t, []string{filepath.Join(home, "home"), filepath.Join(home, "workspace")}, func() uint32 {
-			return ownerIDOf(filepath.Join(home, "home"))
-		})
-		for i := range rounds {
-			switch i % 5 {
-			case 0, 1:
-				c.Run(t, "restart", "writer")
-			case 2: // a rotation, while what is logged comes from the agent
-				c.Run(t, "exec", "writer", "--", "sh", "-c", "head -c 3000000 /dev/zero | tr '\\0' x | fold -w 1000 > /proc/1/fd/1 2>/dev/null || true")
-			case 3:
-				c.Run(t, "stop", "writer")
-			case 4:
-				c.Run(t, "down")
-				// Another account takes the ids, so that everything is given away anew.
-				stage.Sh(t, fmt.Sprintf("useradd -M -s /usr/sbin/nologin other%d", i))
-			}
-			c.Run(t, "up")
-		}
-		running(t, c)
-		if n := swaps.stop(); n < rounds {
-			t.Errorf("only %d swaps in %d rounds", n, rounds)
-		} else {
-			t.Logf("%d swaps in %d rounds", n, rounds)
-		}
-		c.Run(t, "down")
-		stage.Sh(t, "for u in $(grep -o '^other[0-9]*' /etc/passwd); do userdel $u; done")
-		after := look()
-		// The account files change with accounts; who owns them does not.
-		if cutSizes(before) != cutSizes(after) {
-			t.Errorf("before:\n%s\nafter:\n%s", before, after)
-		}
-	})
-}
-
-// cutSizes drops the sizes of the account files.
-func cutSizes(s string) string {
-	var out []string
-	for line := range strings.Lines(s) {
-		if f := strings.Fields(line); strings.HasPrefix(line, "/etc/") && len(f) == 5 {
-			line = strings.Join(f[:4], " ") + "\n"
-		}
-		out = append(out, line)
-	}
-	return strings.Join(out, "")
-}
-
-func ownerIDOf(path string) uint32 {
-	var st unix.Stat_t
-	if unix.Lstat(path, &st) != nil {
-		return 0
-	}
-	return st.Uid
 }

@@ -18,8 +18,10 @@ import (
 	"bulkhead/test/system/throwaway"
 )
 
-// real are the agents. own are destinations that each asks for by itself, for
-// telemetry, updates or models, without anybody having listed them.
+// real are the agents. own are destinations that each asks for by itself in a
+// turn, for telemetry, updates or models, without anybody having listed them.
+// OpenClaw and pi ask for nothing in a turn, and are expected not to:
+// OpenClaw's gateway and pi's update do ([asksForMore]).
 var real = []struct {
 	name  string // of the example and the image
 	agent string
@@ -58,15 +60,39 @@ func TestRealAgentsTakeATurnBehindTheWalls(t *testing.T) {
 								t.Errorf("%s is not among the denials: %v", want, targets)
 							}
 						}
+						if len(a.own) == 0 && len(targets) != 1 {
+							t.Errorf("%s asked for more than its turn does: %v", a.name, targets)
+						}
+						if a.name == "pi" {
+							// It looks for a newer version in its terminal form and here.
+							r := c.Try(t, "exec", a.agent, "-t=false", "--", "pi", "update", "--self")
+							asksForMore(t, c, a.agent, "pi.dev:443", r.String)
+						}
 						if a.name == "openclaw" {
 							serves(t, c)
 							takesPushes(t, c, model, kind == engine.Cell)
-							t.Logf("its gateway was refused %v", refused(t, c, "service"))
+							asksForMore(t, c, "service", "telemetry.openclaw.ai:443", func() string { return c.Run(t, "logs", "service") })
 						}
 					})
 				}
 			}, option)
 		})
+	}
+}
+
+// asksForMore expects that an agent was refused what nobody listed and no
+// prompt asked for; it may take a while until it asks.
+func asksForMore(t *testing.T, c stage.CLI, agent, target string, said func() string) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		targets := refused(t, c, agent)
+		if slices.Contains(targets, target) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Errorf("%s is not among the denials of %s: %v\n%s", target, agent, targets, said())
+			return
+		}
 	}
 }
 
