@@ -3,6 +3,8 @@ package agents
 import (
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/layout"
 	"bulkhead/test/system/stage"
 )
 
@@ -51,7 +54,15 @@ func takesPushes(t *testing.T, c stage.CLI, model func() []request, crash bool) 
 		execIn(t, c, "worker", "bulkhead", "msg", "send", "--to", "service", "--type", "task_assignment", "--text",
 			"Do what follows.\nCALL exec {\"command\": \"echo "+word+" >> /workspace/pushed\"}")
 	}
-	done := func() string { return execIn(t, c, "service", "sh", "-c", "cat /workspace/pushed 2>/dev/null || true") }
+	// Read from outside: while the service is restarted there is nothing to run it in.
+	done := func() string {
+		t.Helper()
+		raw, err := os.ReadFile(filepath.Join(layout.Default().Agent("openclaw", "service").State, "runtime", "workspace", "pushed"))
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+		return string(raw)
+	}
 	model()
 	write("first")
 	patient(t, c, "the turn that the first message starts", func() bool { return strings.Contains(done(), "first") })
