@@ -57,7 +57,7 @@ func takesPushes(t *testing.T, c stage.CLI, model func() []request, crash bool) 
 	// Read from outside: while the service is restarted there is nothing to run it in.
 	done := func() string {
 		t.Helper()
-		raw, err := os.ReadFile(filepath.Join(layout.Default().Agent("openclaw", "service").State, "runtime", "workspace", "pushed"))
+		raw, err := os.ReadFile(filepath.Join(layout.Default().Agent("openclaw", "service").Workspace(), "pushed"))
 		if err != nil && !os.IsNotExist(err) {
 			t.Fatal(err)
 		}
