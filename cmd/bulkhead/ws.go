@@ -68,7 +68,7 @@ func (a *app) workspace(ctx context.Context, verb, agent, folder string, remove 
 	if err != nil {
 		return err
 	}
-	inside, res, err := a.client().Workspace(ctx, wire.WorkspaceRequest{Team: team, Agent: agent})
+	inside, res, err := a.client().Workspace(ctx, wire.WorkspaceRequest{Team: team, Agent: agent, For: verb})
 	if err != nil {
 		return err
 	}

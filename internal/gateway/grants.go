@@ -23,6 +23,7 @@ type grants struct {
 	runtime  uint32
 	now      atomic.Pointer[dial.Policy]
 	trust    func(json.RawMessage) error // takes wire.VerbTrust
+	news     *news
 
 	mu   sync.Mutex // guards list, and changes of now
 	list []wire.Grant
@@ -78,6 +79,8 @@ func (g *grants) use(host string, port uint16) *deny.Reason {
 func (g *grants) serve(ctx context.Context, ln *net.UnixListener) {
 	stop := context.AfterFunc(ctx, func() { _ = ln.Close() })
 	defer stop()
+	var watches sync.WaitGroup
+	defer watches.Wait()
 	for {
 		c, err := ln.AcceptUnix()
 		if ctx.Err() != nil {
@@ -89,12 +92,17 @@ func (g *grants) serve(ctx context.Context, ln *net.UnixListener) {
 		}
 		// One at a time: there is one warden.
 		_ = c.SetDeadline(time.Now().Add(peekTimeout))
-		g.take(wire.New(c))
+		g.take(ctx, wire.New(c), &watches)
 	}
 }
 
-func (g *grants) take(c *wire.Conn) {
-	defer func() { _ = c.Close() }()
+func (g *grants) take(ctx context.Context, c *wire.Conn, watches *sync.WaitGroup) {
+	kept := false
+	defer func() {
+		if !kept {
+			_ = c.Close()
+		}
+	}()
 	// Root is the overflow id inside, since no container has id 0. The socket
 	// lies where nobody else comes; this keeps our own ids out all the same.
 	peer, err := identity.PeerOf(c.Unix())
@@ -118,6 +126,10 @@ func (g *grants) take(c *wire.Conn) {
 			return
 		}
 		_ = c.Send(m.ID, wire.VerbOK, struct{}{})
+		return
+	}
+	if m.Verb == wire.VerbWatch && g.news != nil {
+		kept = g.news.serve(ctx, c, m, watches)
 		return
 	}
 	var q wire.Grants

@@ -71,6 +71,8 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 	}
 	s.grants, s.tokens = newGrants(&cfg), newTokens(&cfg)
 	s.grants.trust = s.tokens.told
+	s.grants.news = &news{agent: cfg.Agent}
+	s.log.Tell(&s.grants.news.lines)
 	if cfg.AdapterSocket != "" {
 		var err error
 		if s.messages, err = messages.Open(messages.Config{
@@ -87,9 +89,10 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 		return c, err
 	}
 	s.bodies = newBodies()
-	s.tools = &toolbox{means: means{
+	s.tools = &toolbox{seen: &s.grants.news.calls, means: means{
 		cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial, resolve: s.dialer.Addresses, policy: s.grants.policy, decided: s.record, still: s.tokens.still,
 	}}
+	s.grants.news.recent, s.grants.news.messages = s.tools.recent, s.messages
 	if cfg.Tools != nil {
 		// What fails is on record, and tried again by the first call: the
 		// agent's connections and messages do not depend on it.

@@ -5,11 +5,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
+	"time"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/primitive/event"
@@ -27,6 +29,7 @@ const systemDB = "system.db"
 // messages alone: many agents never use them.
 type toolbox struct {
 	means means
+	seen  *record.Audience // of calls
 
 	mu     sync.Mutex
 	closed bool
@@ -80,6 +83,22 @@ func (b *toolbox) get(ctx context.Context) (*toolset, *deny.Reason) {
 	}
 	b.set = set
 	return set, nil
+}
+
+// recent gives the outcomes of calls that are still kept; none when no tool was
+// ever called.
+func (b *toolbox) recent(ctx context.Context, since time.Time, max int) (out []record.Record, more bool, err error) {
+	if !b.has() {
+		return nil, false, nil
+	}
+	if _, err := os.Stat(filepath.Join(b.means.cfg.Data, systemDB)); errors.Is(err, fs.ErrNotExist) {
+		return nil, false, nil
+	}
+	set, reason := b.get(ctx)
+	if reason != nil {
+		return nil, false, reason
+	}
+	return set.store.Spool().Recent(ctx, since, max)
 }
 
 func away(why, mend string) *deny.Reason {
@@ -147,7 +166,7 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 		return nil, err
 	}
 	set.calls = tool.New(tool.Config{
-		Table: table, Journal: journal{st, b.means.log, cfg.Agent}, Allowed: allowed, Rate: rate, Log: log,
+		Table: table, Journal: journal{st, b.means.log, cfg.Agent}, Allowed: allowed, Rate: rate, Log: log, Seen: b.seen,
 	})
 	set.mcp = newDoor(set.calls)
 	return set, nil

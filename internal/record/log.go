@@ -22,6 +22,7 @@ const (
 // folded into one more line with their count, each minute and at the end.
 type Log struct {
 	team string
+	told *Audience // hears of each line; nil: nobody
 
 	mu    sync.Mutex
 	out   *json.Encoder
@@ -44,6 +45,17 @@ type key struct {
 // NewLog writes the records of a team's agents to out.
 func NewLog(team string, out io.Writer) *Log {
 	return &Log{team: team, out: json.NewEncoder(out), seen: map[key]*Record{}, lines: map[member]int{}, now: time.Now}
+}
+
+// Tell has an audience hear of each line that is written. It is called before
+// anything is.
+func (l *Log) Tell(a *Audience) { l.told = a }
+
+// line writes one. A full disk must not stop the agent's denials. The caller
+// holds l.mu.
+func (l *Log) line(r *Record) {
+	_ = l.out.Encode(r)
+	l.told.Tell(*r)
 }
 
 // Add says whether this decision was a new one, and so a line. It is called
@@ -81,7 +93,7 @@ func (l *Log) AddOf(team, agent string, kind Kind, target string, v Verdict, r *
 	}
 	l.seen[k] = rec
 	l.lines[k.member]++
-	_ = l.out.Encode(rec) // a full disk must not stop the agent's denials
+	l.line(rec)
 	rec.Count = 0
 	return true
 }
@@ -91,7 +103,7 @@ func (l *Log) Write(r Record) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r.SchemaVersion, r.Time, r.Team = SchemaVersion, l.now().UTC(), l.team
-	_ = l.out.Encode(r) // as above
+	l.line(&r)
 }
 
 // Flush writes the repeats since the last Flush and starts anew.
@@ -107,7 +119,7 @@ func (l *Log) Flush() {
 			continue
 		}
 		rec.Time = l.now().UTC()
-		_ = l.out.Encode(rec)
+		l.line(rec)
 		rec.Count = 0
 	}
 }

@@ -39,6 +39,12 @@ const (
 	Started Verdict = "started" // allowed and begun; its outcome follows, or the process died before
 )
 
+// Targets that programs look for.
+const (
+	Notice = "notice" // of Life: an agent tells its operator something, which is Detail
+	Outbox = "outbox" // of Message, failed: a message was lost, since nobody could keep it
+)
+
 // Record is one decision.
 type Record struct {
 	SchemaVersion int          `json:"schemaVersion"`

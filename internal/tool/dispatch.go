@@ -27,6 +27,9 @@ type Config struct {
 	Rate    int // calls per minute; 0: toolname.DefaultRate
 	Log     *slog.Logger
 	Now     func() time.Time // for tests; nil: time.Now
+	// Seen hears of each call that was allowed and done, once it is on record. It
+	// may be nil, and costs a load when nobody is there.
+	Seen *record.Audience
 }
 
 // Dispatcher carries calls out.
@@ -151,6 +154,9 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 		return nil, unwritten(t.Name)
 	}
 	if err == nil {
+		if d.cfg.Seen.Present() {
+			d.cfg.Seen.Tell(c.record(record.Allowed, nil))
+		}
 		return answer, nil
 	}
 	if errors.As(err, &reason) {

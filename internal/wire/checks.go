@@ -47,4 +47,13 @@ type Checks struct {
 	Held          int       `json:"held"`
 	Broken        []Drift   `json:"broken"`
 	Fenced        []string  `json:"fenced"`
+	// Heard is what agents' gateways told the warden, of those that told something.
+	Heard []AgentHeard `json:"heard,omitempty"`
+}
+
+// AgentHeard is what one agent's gateway told.
+type AgentHeard struct {
+	Agent   string        `json:"agent"`
+	Notices *Heard        `json:"notices,omitempty"`
+	Outbox  *OutboxStatus `json:"outbox,omitempty"`
 }

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"encoding/json"
 	"net/netip"
 	"time"
 )
@@ -78,4 +79,41 @@ const VerbTrust = "trust"
 // Grants is the complete list.
 type Grants struct {
 	Grants []Grant `json:"grants"`
+}
+
+// GatewayWatch, towards a gateway with VerbWatch, asks to hear of what happens:
+// VerbStarted, then VerbEvent with a [GatewayEvent] each, until who asked leaves.
+// It is asked on a connection of its own, on which nothing else may be asked
+// afterwards. A gateway that nobody asks makes no events.
+type GatewayWatch struct {
+	// Calls asks for the tool calls that were allowed. Without it comes what a
+	// person should hear of, and the state of the outbox whenever that changes.
+	Calls bool `json:"calls,omitempty"`
+	// Since has, with Calls, those calls come first that the gateway still keeps
+	// and that are not older, refused ones included.
+	Since time.Time `json:"since,omitzero"`
+}
+
+// GatewayEvent is one thing that happened.
+type GatewayEvent struct {
+	Record json.RawMessage `json:"record,omitempty"` // record.Record
+	Outbox *Outbox         `json:"outbox,omitempty"`
+}
+
+// Outbox is the state of a gateway's outbox.
+type Outbox struct {
+	Waiting int    `json:"waiting"` // messages that wait for the adapter
+	Refused uint64 `json:"refused"` // that found no place, and were answered with messages.unavailable, since the gateway began
+}
+
+// VerbCalls, towards the warden, asks for a connection of which an agent's
+// gateway tells its tool calls: [CallsRequest] -> VerbResult with the descriptor
+// of a connection that was asked GatewayWatch and of which nothing was read.
+const VerbCalls = "calls"
+
+// CallsRequest names the agent.
+type CallsRequest struct {
+	Team  string    `json:"team"`
+	Agent string    `json:"agent"`
+	Since time.Time `json:"since,omitzero"`
 }

@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // The warden protocol: operators -> warden, over layout.Host.WardenSocket.
 // One request per connection; the answers are zero or more VerbProgress and
@@ -229,6 +232,33 @@ type AgentStatus struct {
 	Grants     []Grant           `json:"grants,omitempty"` // temporary destinations
 	Disks      []DiskStatus      `json:"disks,omitempty"`  // those that are mounted
 	Fence      *Fence            `json:"fence,omitempty"`  // why and since when it is fenced
+	// Raised are limits of the runtime's processes above what they are by default.
+	Raised *Raised `json:"raised,omitempty"`
+	// Notices are what the agent told its operator since the warden began.
+	Notices *Heard `json:"notices,omitempty"`
+	// Outbox is the state of its gateway's, when messages wait there or were lost.
+	Outbox *OutboxStatus `json:"outbox,omitempty"`
+}
+
+// Raised are limits as /proc/PID/limits of the runtime has them: the hard ones.
+type Raised struct {
+	NoFile    uint64 `json:"noFile"`    // open files of a process
+	CoreBytes uint64 `json:"coreBytes"` // of a core file
+	Witness   string `json:"witness"`
+}
+
+// Heard is how often, and when last.
+type Heard struct {
+	Count uint64    `json:"count"`
+	Last  time.Time `json:"last"`
+}
+
+// OutboxStatus is what a gateway says of its outbox.
+type OutboxStatus struct {
+	Outbox
+	// Lost is what the warden heard of messages that found no place, since it
+	// began; nil: of none.
+	Lost *Heard `json:"lost,omitempty"`
 }
 
 // DiskStatus is one file system of an agent, as statfs(2) has it: what it holds

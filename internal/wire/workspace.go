@@ -4,7 +4,15 @@ package wire
 type WorkspaceRequest struct {
 	Team  string `json:"team"`
 	Agent string `json:"agent"`
+	For   string `json:"for"` // one of those below; for the record: whoever has the folder can do all of it
 }
+
+// What an operator wants a workspace for.
+const (
+	WorkspaceDiff = "diff"
+	WorkspacePull = "pull"
+	WorkspacePush = "push"
+)
 
 // WorkspaceResult comes with the folder's descriptor.
 type WorkspaceResult struct {

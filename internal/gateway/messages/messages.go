@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"bulkhead/internal/adapter"
@@ -39,6 +40,7 @@ type Messages struct {
 	watch streams
 	bytes budget
 	asked flights
+	lost  atomic.Uint64 // messages that neither adapter nor outbox took
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 }
@@ -51,7 +53,7 @@ func Open(cfg Config) (*Messages, error) {
 	}
 	m := &Messages{cfg: cfg, box: box, bytes: newBudget()}
 	if err := box.Damaged(); err != nil {
-		cfg.Log.Write(record.Record{Agent: cfg.Agent, Kind: record.Message, Verdict: record.Failed, Target: "outbox", Count: 1, Detail: err.Error()})
+		cfg.Log.Write(record.Record{Agent: cfg.Agent, Kind: record.Message, Verdict: record.Failed, Target: record.Outbox, Count: 1, Detail: err.Error()})
 	}
 	m.link = newLink(cfg.Socket, cfg.Token, func(err error) {
 		cfg.Log.Add(cfg.Agent, record.Message, "adapter", record.Failed, unavailable("reach the team's adapter", err.Error()))
@@ -176,9 +178,17 @@ func (m *Messages) keep(d adapter.Draft) outcome {
 		}}}
 	}
 	// The emergency: nobody can keep it. The agent is told, and the operator.
+	m.lost.Add(1)
 	r := unavailable("send", "the team's adapter cannot be reached, and "+err.Error())
-	m.cfg.Log.Add(m.cfg.Agent, record.Message, "outbox", record.Failed, r)
+	m.cfg.Log.Add(m.cfg.Agent, record.Message, record.Outbox, record.Failed, r)
 	return outcome{SendResult: adapter.SendResult{Err: r}}
+}
+
+// Outbox gives how many messages wait, how many found no place since this began,
+// and a channel that is closed when the first changes.
+func (m *Messages) Outbox() (waiting int, lost uint64, changed <-chan struct{}) {
+	_, changed = m.box.Waiting(0)
+	return m.box.Len(), m.lost.Load(), changed
 }
 
 // away says whether an error means that the adapter could not say.

@@ -38,6 +38,7 @@ type agentRun struct {
 	dialer   *process
 	run      runState
 	grants   grantBook
+	heard    hearing
 
 	fence atomic.Pointer[wire.Fence] // nil: it is not fenced
 

@@ -154,6 +154,8 @@ func (c *call) dispatch(verb string) error {
 		return c.workspace()
 	case wire.VerbWatch:
 		return c.watch()
+	case wire.VerbCalls:
+		return c.calls()
 	case wire.VerbExec:
 		return c.exec()
 	case wire.VerbAttach:

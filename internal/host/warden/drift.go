@@ -186,8 +186,14 @@ func (w *Warden) summary(req wire.TeamRequest) (*wire.Checks, error) {
 		return nil, err
 	}
 	w.mu.Lock()
-	agents := maps.Clone(t.agents)
+	agents, all := maps.Clone(t.agents), t.sorted()
 	w.mu.Unlock()
+	var told []wire.AgentHeard
+	for _, a := range all {
+		if notices, outbox := a.heard.told(); notices != nil || outbox != nil {
+			told = append(told, wire.AgentHeard{Agent: a.Place.Name, Notices: notices, Outbox: outbox})
+		}
+	}
 	d := w.drifts
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -196,7 +202,7 @@ func (w *Warden) summary(req wire.TeamRequest) (*wire.Checks, error) {
 	maps.DeleteFunc(s.fenced, func(name string, _ bool) bool { return agents[name] == nil || agents[name].fence.Load() == nil })
 	res := &wire.Checks{
 		SchemaVersion: 1, Team: t.name, Messages: t.adapter != nil, Checks: s.checks, Alerts: s.alerts, Held: s.held,
-		Broken: inOrderOf(s.broken), Fenced: slices.Sorted(maps.Keys(s.fenced)),
+		Broken: inOrderOf(s.broken), Fenced: slices.Sorted(maps.Keys(s.fenced)), Heard: told,
 	}
 	if s.checks > 0 {
 		res.Last = s.last.UTC()

@@ -52,10 +52,7 @@ func (e *events) emit(r record.Record) {
 			continue
 		}
 		if w.lost > 0 && len(w.queue) < eventQueue-1 {
-			w.queue <- record.Record{
-				SchemaVersion: record.SchemaVersion, Time: r.Time, Kind: record.Life, Verdict: record.Failed,
-				Count: w.lost, Detail: "events were lost: this watcher reads too slowly",
-			}
+			w.queue <- record.Lost(w.lost)
 			w.lost = 0
 		}
 		select {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -44,7 +45,7 @@ func (c *call) exec() error {
 	if len(req.Exec.Argv) == 0 {
 		return badInput("no command", "bulkhead exec "+req.Agent+" -- COMMAND")
 	}
-	return c.carry(a, container, wire.VerbExec, req.Exec, req.Exec.Terminal)
+	return c.carry(c.command(a, "exec in "+container, req.Exec.Argv), container, wire.VerbExec, req.Exec, req.Exec.Terminal)
 }
 
 // attach passes an operator to the terminal of the agent's command.
@@ -60,13 +61,16 @@ func (c *call) attach() error {
 	if err := a.fencedFault(); err != nil {
 		return err
 	}
-	return c.carry(a, runtimeName, wire.VerbAttach, req.Attach, true)
+	return c.carry(&act{c: c, a: a, target: "terminal", what: "attach"}, runtimeName, wire.VerbAttach, req.Attach, true)
 }
 
 // carry passes a request to the shim of a container, and everything between the
-// two until one of them leaves.
-func (c *call) carry(a *agentRun, container, verb string, body any, terminal bool) error {
+// two until one of them leaves. x is what is done by it.
+func (c *call) carry(x *act, container, verb string, body any, terminal bool) (err error) {
+	a := x.a
 	name := a.Want.Name
+	how, failed := "the operator left", error(nil)
+	defer func() { x.end(how, errors.Join(failed, err)) }()
 	shim, err := dialWire(c.ctx, a.Place.ShimSocket(container), wire.ShimProtocol, wire.ShimVersion)
 	if err != nil {
 		return notRunning(container, name, err)
@@ -77,6 +81,7 @@ func (c *call) carry(a *agentRun, container, verb string, body any, terminal boo
 		return err
 	}
 	defer func() { closeFiles(outside) }()
+	x.begin()
 	err = shim.Send(1, verb, body, inside...)
 	closeFiles(inside)
 	if err != nil {
@@ -84,6 +89,7 @@ func (c *call) carry(a *agentRun, container, verb string, body any, terminal boo
 	}
 	// What the operator sends later (resize, signal) goes to the shim; when
 	// the operator leaves, the shim's connection is closed.
+	var left atomic.Bool
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
@@ -92,6 +98,7 @@ func (c *call) carry(a *agentRun, container, verb string, body any, terminal boo
 			m, files, err := c.conn.Recv()
 			closeFiles(files)
 			if err != nil {
+				left.Store(true)
 				return
 			}
 			if m.Verb != wire.VerbResize && m.Verb != wire.VerbSignal {
@@ -106,19 +113,26 @@ func (c *call) carry(a *agentRun, container, verb string, body any, terminal boo
 	for {
 		m, files, err := shim.Recv()
 		if err != nil {
-			// Said before the connection is closed below.
-			c.fail(&fault{wire.Failure{
+			if left.Load() { // and so the shim's connection was closed
+				return nil
+			}
+			failed = &fault{wire.Failure{
 				Message: fmt.Sprintf("the %s of agent %s ended while the command ran, and the command with it", container, name),
 				Mend:    "look at bulkhead status; the command may have been half done", Exit: wire.ExitFailed,
-			}})
+			}}
+			c.fail(failed) // before the connection is closed below
 			return nil
 		}
 		if m.Verb == wire.VerbStarted && len(outside) > 0 {
 			files, outside = append(files, outside...), nil
 		}
+		over := m.Verb == wire.VerbExited || m.Verb == wire.VerbError
+		if over {
+			how, failed = exitHow(m)
+		}
 		err = c.conn.Send(c.id, m.Verb, m.Body, files...)
 		closeFiles(files)
-		if err != nil || m.Verb == wire.VerbExited || m.Verb == wire.VerbError {
+		if err != nil || over {
 			return nil // the operator has the answer, or has left
 		}
 	}
@@ -174,6 +188,8 @@ func (c *call) run() error {
 		spec.Dir = req.Exec.Dir
 	}
 	running := false
+	x := c.command(a, "run in a one-off container", req.Exec.Argv)
+	x.begin()
 	obeyed, over := make(chan struct{}), make(chan struct{})
 	exit, err := client.Run(c.ctx, launcher.LaunchRequest{Spec: spec, Stdio: true, Fresh: req.Fresh}, func(one launcher.Container) error {
 		running = true
@@ -201,12 +217,15 @@ func (c *call) run() error {
 		if errors.As(err, &known) && known.Exit != 0 {
 			f.Exit, f.Mend = known.Exit, known.Mend
 		}
+		x.end("", &fault{f})
 		return &fault{f}
 	}
 	if err != nil {
+		x.end("", err)
 		_, kerr := client.Kill(context.WithoutCancel(c.ctx), spec.Name)
 		return errors.Join(err, kerr)
 	}
+	x.end(exitWords(exit.Code, exit.Signal), nil)
 	return c.conn.Send(c.id, wire.VerbExited, wire.ExecExited{Code: exit.Code, Signal: exit.Signal})
 }
 

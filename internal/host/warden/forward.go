@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
+	"time"
 
+	"bulkhead/internal/record"
 	"bulkhead/internal/wire"
 )
 
@@ -68,6 +71,10 @@ func (c *call) forward() error {
 	}
 	if m.Verb != wire.VerbConnected || len(files) != 1 {
 		return down(fmt.Errorf("its shim answered %.40q with %d descriptors", m.Verb, len(files)))
+	}
+	if n, tell := c.w.forwards.count(forwardKey{a.Place.Account, req.Port, c.uid}, time.Now()); tell {
+		x := &act{c: c, a: a, target: "port " + strconv.Itoa(int(req.Port))}
+		x.tell(record.Allowed, "forward"+x.by(), n)
 	}
 	return c.conn.Send(c.id, wire.VerbResult, res, files[0])
 }

@@ -74,6 +74,7 @@ func (w *Warden) stopGuest(ctx context.Context, g *guest) error {
 	g.state, g.since = guestMoving, time.Now()
 	w.mu.Unlock()
 	w.unseatGuest(ctx, g)
+	g.stopHearing()
 	g.procs.Lock()
 	defer g.procs.Unlock()
 	if err := g.takeDown(ctx); err != nil {

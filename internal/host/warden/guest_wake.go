@@ -207,6 +207,7 @@ func (w *Warden) startGuest(ctx context.Context, b *guests, g *guest) error {
 	if err := w.seatGuest(ctx, g, layout.FrontName); err != nil {
 		return err
 	}
+	g.startHearing()
 	g.event(record.Life, record.Allowed, "", "awake", nil)
 	return nil
 }

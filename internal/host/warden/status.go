@@ -119,6 +119,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string, look *nft.Look
 	s.Grants = a.grants.open(time.Now())
 	s.Fence = a.fence.Load()
 	s.Disks = a.diskStatus()
+	s.Notices, s.Outbox = a.heard.told()
 	all := true
 	some := false
 	for _, c := range a.containers(ctx) {

@@ -172,6 +172,11 @@ func (a *agentRun) watch(ctx context.Context) string {
 			ended <- "its dialer ended"
 		}
 	}()
+	told := make(chan struct{})
+	go func() {
+		defer close(told)
+		a.hear(ctx)
+	}()
 	why := ""
 	select {
 	case why = <-ended:
@@ -182,6 +187,7 @@ func (a *agentRun) watch(ctx context.Context) string {
 	cancel()
 	<-watched
 	<-gone
+	<-told
 	return why
 }
 

@@ -83,6 +83,7 @@ type Warden struct {
 	apparmor *apparmor.Loader
 	refused  *refusals
 	events   *events
+	forwards forwarded
 	drifts   *drifts
 	filters  prove.Filters // as all proofs have found them
 	trim     *time.Timer   // gives memory back, once nothing has been done for a while

@@ -105,7 +105,7 @@ func (n *Notify) send(ctx context.Context, c *tool.Call) (any, error) {
 			return nil, err
 		}
 		n.cfg.Log.Write(record.Record{
-			Agent: n.cfg.Agent, Kind: record.Life, Verdict: record.Allowed, Target: "notice", Detail: plain(c.In.String("subject"), c.In.String("message")),
+			Agent: n.cfg.Agent, Kind: record.Life, Verdict: record.Allowed, Target: record.Notice, Detail: plain(c.In.String("subject"), c.In.String("message")),
 		})
 		return map[string]any{"channel": channel, "sent": true}, nil
 	}

@@ -1,0 +1,83 @@
+package warden
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/host"
+	"bulkhead/internal/record"
+	"bulkhead/internal/wire"
+)
+
+func hearer(out *bytes.Buffer) *agentRun {
+	return &agentRun{w: &Warden{log: slog.New(slog.NewTextHandler(out, nil))}, Agent: host.Agent{}}
+}
+
+func event(t testing.TB, r record.Record) wire.GatewayEvent {
+	t.Helper()
+	raw, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wire.GatewayEvent{Record: raw}
+}
+
+func TestAFloodOfNoticesFillsNoLogAndIsCounted(t *testing.T) {
+	var out bytes.Buffer
+	a := hearer(&out)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	for i := range 1000 {
+		a.take(event(t, record.Record{Kind: record.Life, Verdict: record.Allowed, Target: record.Notice, Detail: fmt.Sprint("n", i, strings.Repeat("x", 9000))}), at)
+	}
+	if n := strings.Count(out.String(), "\n"); n != maxNotices || out.Len() > maxNotices*(maxNotice+300) {
+		t.Errorf("%d lines, %d bytes", n, out.Len())
+	}
+	out.Reset()
+	a.take(event(t, record.Record{Kind: record.Life, Verdict: record.Allowed, Target: record.Notice, Detail: "the next minute"}), at.Add(time.Minute))
+	if !strings.Contains(out.String(), "the next minute") || !strings.Contains(out.String(), fmt.Sprint("left_out=", 1000-maxNotices)) {
+		t.Error(out.String())
+	}
+	if n, o := a.heard.told(); n == nil || n.Count != 1001 || o != nil {
+		t.Errorf("%+v %+v", n, o)
+	}
+}
+
+func TestLostMessagesAndWhatWaitsAreTold(t *testing.T) {
+	var out bytes.Buffer
+	a := hearer(&out)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a.take(wire.GatewayEvent{Outbox: &wire.Outbox{Waiting: 1000}}, at)
+	r := record.Record{Kind: record.Message, Verdict: record.Failed, Target: record.Outbox, Count: 7, Reason: &deny.Reason{Code: deny.MessageUnavailable, Why: "the outbox is full"}}
+	a.take(event(t, r), at)
+	r.Count = 0
+	a.take(event(t, r), at)
+	n, o := a.heard.told()
+	if n != nil || o == nil || o.Waiting != 1000 || o.Lost == nil || o.Lost.Count != 8 || !strings.Contains(out.String(), "the outbox is full") {
+		t.Errorf("%+v %+v %s", n, o, out.String())
+	}
+}
+
+// A gateway may be captured: nothing that it says may do more than be shown.
+func FuzzWhatAGatewayTells(f *testing.F) {
+	f.Add([]byte(`{"record":{"kind":"lifecycle","target":"notice","detail":"x"}}`))
+	f.Add([]byte(`{"record":{"kind":"message","verdict":"failed","target":"outbox","count":18446744073709551615},"outbox":{"waiting":-1,"refused":3}}`))
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		var e wire.GatewayEvent
+		if json.Unmarshal(raw, &e) != nil {
+			return
+		}
+		var out bytes.Buffer
+		a := hearer(&out)
+		a.take(e, time.Now())
+		if strings.Count(out.String(), "\n") > 1 || out.Len() > 8*maxNotice+1000 {
+			t.Errorf("%d bytes: %.200q", out.Len(), out.String())
+		}
+		a.heard.told()
+	})
+}
