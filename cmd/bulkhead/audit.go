@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"time"
@@ -29,40 +30,75 @@ reads the whole log and compares.`,
 	return c
 }
 
+const (
+	maxAuditLines = 1000
+	auditAgain    = time.Second // between looks for new lines
+)
+
 func newAuditTailCommand(a *app) *cobra.Command {
 	var n int
+	var follow bool
 	c := &cobra.Command{
-		Use:     "tail [AGENT]",
-		Short:   "Show the last lines",
-		Example: "  sudo bulkhead audit tail\n  sudo bulkhead audit tail writer -n 500 --json",
+		Use:   "tail [AGENT]",
+		Short: "Show the last lines",
+		Long: `Show the last lines, and with --follow go on with new ones, until interrupted.
+
+Without "audit: true" there is no such log. Each gateway keeps the records of its last
+tool calls all the same, the oldest giving way: "bulkhead watch AGENT --since 1h".`,
+		Example: "  sudo bulkhead audit tail\n  sudo bulkhead audit tail writer -n 500 --json\n  sudo bulkhead audit tail --follow",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
-			if n < 1 || n > 1000 {
+			if n < 1 || n > maxAuditLines {
 				return badInput("-n is not between 1 and 1000", "say how many lines")
 			}
 			q := protocol.Tail{Team: a.team, After: -int64(n), Limit: n}
 			if len(args) == 1 {
 				q.Agent = args[0]
 			}
-			var r protocol.Lines
-			if err := a.client().Audit(c.Context(), protocol.VerbTail, q, &r); err != nil {
-				return err
-			}
-			for _, l := range r.Lines {
-				if a.json {
-					if err := a.encode(l, ""); err != nil {
+			for {
+				var r protocol.Lines
+				err := a.client().Audit(c.Context(), protocol.VerbTail, q, &r)
+				if c.Context().Err() != nil {
+					return nil //nolint:nilerr // the operator has seen enough
+				}
+				if err != nil {
+					return err
+				}
+				for _, l := range r.Lines {
+					if err := a.showAudit(l); err != nil {
 						return err
 					}
-					continue
 				}
-				fmt.Fprintln(a.out, auditLine(l))
+				if !follow {
+					return nil
+				}
+				q.After, q.Limit = r.Position, maxAuditLines
+				if r.Position < 0 { // the log was empty, and may have more than one line the next time
+					q.After = -maxAuditLines
+				}
+				if len(r.Lines) > 0 {
+					continue // there may be more
+				}
+				select {
+				case <-c.Context().Done():
+					return nil
+				case <-time.After(auditAgain):
+				}
 			}
-			return nil
 		},
 	}
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with new lines")
 	c.Flags().IntVarP(&n, "lines", "n", 100, "how many of the last lines are looked at")
 	completeAgents(a, c, "")
 	return c
+}
+
+func (a *app) showAudit(l protocol.Line) error {
+	if a.json {
+		return a.encode(l, "")
+	}
+	_, err := io.WriteString(a.out, auditLine(l)+"\n")
+	return err
 }
 
 // auditLine is one line for a person.

@@ -34,5 +34,25 @@ func checkMetrics(c *wire.Checks) string {
 	for _, name := range c.Fenced {
 		fmt.Fprintf(&b, "bulkhead_fenced{%s,agent=%q} 1\n", team, name)
 	}
+	if len(c.Heard) > 0 {
+		metric("bulkhead_notices_total", "counter", "Notices of agents to their operator that the warden heard since it began.")
+		for _, h := range c.Heard {
+			if h.Notices != nil {
+				fmt.Fprintf(&b, "bulkhead_notices_total{%s,agent=%q} %d\n", team, h.Agent, h.Notices.Count)
+			}
+		}
+		metric("bulkhead_outbox_messages", "gauge", "Messages in the outbox of an agent's gateway, which wait for the adapter.")
+		for _, h := range c.Heard {
+			if h.Outbox != nil {
+				fmt.Fprintf(&b, "bulkhead_outbox_messages{%s,agent=%q} %d\n", team, h.Agent, h.Outbox.Waiting)
+			}
+		}
+		metric("bulkhead_messages_lost_total", "counter", "Messages that neither adapter nor outbox took, as the warden heard since it began; their agent was told.")
+		for _, h := range c.Heard {
+			if h.Outbox != nil && h.Outbox.Lost != nil {
+				fmt.Fprintf(&b, "bulkhead_messages_lost_total{%s,agent=%q} %d\n", team, h.Agent, h.Outbox.Lost.Count)
+			}
+		}
+	}
 	return b.String()
 }

@@ -71,7 +71,7 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 		}
 		fmt.Fprintf(a.out, "Team %s\n\n", terminal.Line(t.Team))
 		tab := table{head: []string{"AGENT", "STATE", "CONTAINERS", "MEMORY", "DISK", "RESTARTS", "LAYERS", "ACCOUNT"}}
-		var below, tail []string
+		var below, tail, notices, raised []string
 		for _, s := range t.Agents {
 			layers, notes := layersOf(s)
 			tab.add(plain(s.Agent), cell{s.State, statePaint(s.State)}, plain(containersOf(s)), plain(bytesOf(memoryOf(s))), diskOf(s),
@@ -85,6 +85,12 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 			for _, g := range s.Grants {
 				tail = append(tail, s.Agent+": "+grantText(g))
 			}
+			told := toldOf(s, time.Now())
+			below = append(below, told.wrong...)
+			notices = append(notices, told.notices...)
+			if s.Raised != nil {
+				raised = append(raised, s.Agent+": "+raisedText(*s.Raised))
+			}
 			for _, n := range notes {
 				below = append(below, s.Agent+": "+n)
 			}
@@ -93,9 +99,15 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 		if line := guestsOf(t.Guests); line != "" {
 			fmt.Fprintln(a.out, "\n"+terminal.Line(line))
 		}
-		if len(tail) > 0 {
-			fmt.Fprintln(a.out, "\nTemporary destinations:")
-			for _, l := range tail {
+		for _, part := range []struct {
+			head  string
+			lines []string
+		}{{"Temporary destinations:", tail}, {"Raised limits:", raised}, {"Notices:", notices}} {
+			if len(part.lines) == 0 {
+				continue
+			}
+			fmt.Fprintln(a.out, "\n"+part.head)
+			for _, l := range part.lines {
 				fmt.Fprintln(a.out, "  "+terminal.Line(l))
 			}
 		}

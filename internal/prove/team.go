@@ -24,6 +24,8 @@ type Agent struct {
 	// Pins are the addresses that the manifest's destinations have now.
 	Pins   []netip.AddrPort
 	Limits []Limit
+	// Resources are what the manifest lets processes of the runtime have.
+	Resources Resources
 	// Places are what is the agent's alone on the host.
 	Places []Place
 	// Labels are the AppArmor profiles that the containers should run under, by
@@ -196,6 +198,7 @@ func limits(a Agent) Statement {
 			s.against("%s is not bounded: %s holds %q", l.What, l.File, l.Value)
 		}
 	}
+	s.resources(a)
 	return s
 }
 

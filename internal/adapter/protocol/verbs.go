@@ -155,6 +155,7 @@ type TailRequest struct {
 	Position int64         `json:"position"`
 	Limit    int           `json:"limit,omitempty"`
 	Wait     time.Duration `json:"wait,omitempty"` // ns
+	Bare     bool          `json:"bare,omitempty"` // leave the bodies out
 }
 
 // OperatorThread has the arguments of adapter.Operator.Thread.

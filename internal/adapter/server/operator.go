@@ -90,6 +90,9 @@ func (s *session) tail(ctx context.Context, m wire.Message) error {
 		}
 		size := 0
 		for i := range t.Messages {
+			if q.Bare {
+				t.Messages[i].Body = nil
+			}
 			size += len(t.Messages[i].Body) + envelope
 		}
 		if size > budget && len(t.Messages) > 1 {

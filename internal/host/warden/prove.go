@@ -103,7 +103,7 @@ func (w *Warden) idsOfOthers(t *teamRun) (out []prove.Agent) {
 // subject is the agent as far as it is not for the kernel to say: its ids, its
 // cgroups, and the addresses that the guard pinned for what its manifest lists.
 func (a *agentRun) subject(ctx context.Context) (prove.Agent, error) {
-	one := prove.Agent{Name: a.Place.Name, Account: a.Place.Account, IDs: a.IDs, Pins: a.allowedPins(), Places: a.places()}
+	one := prove.Agent{Name: a.Place.Name, Account: a.Place.Account, IDs: a.IDs, Pins: a.allowedPins(), Places: a.places(), Resources: a.resources()}
 	labels, err := a.labels()
 	if err != nil {
 		return one, err

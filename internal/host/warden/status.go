@@ -135,6 +135,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string, look *nft.Look
 			some = true
 		}
 	}
+	s.Raised = a.raised(s.Containers)
 	inForce := true
 	for _, one := range a.w.layersOf(&a.Agent, look) {
 		l := wire.LayerStatus{Layer: string(one.Name())}

@@ -228,7 +228,7 @@ func (c *call) audit() error {
 	}
 	s := c.w.service(layout.AuditName)
 	if s == nil {
-		return badInput("this host keeps no audit log", "write `audit: true` into bulkhead.yaml, and run bulkhead up")
+		return badInput("this host keeps no audit log", "write `audit: true` into bulkhead.yaml, and run bulkhead up; `bulkhead watch AGENT --since 1h` shows the calls that its gateway still keeps")
 	}
 	ctx, cancel := context.WithTimeout(c.ctx, operatorPatience)
 	defer cancel()
