@@ -466,3 +466,33 @@ func TestReadsDoNotWaitForTheRecordsOfReads(t *testing.T) {
 		t.Errorf("%d records of %d", len(got), n)
 	}
 }
+
+func TestRecentCallsAreThoseStillKeptOldestFirst(t *testing.T) {
+	s := open(t)
+	at := time.Now().UTC()
+	for i := range 10 {
+		r := call(record.Allowed, fmt.Sprint(i))
+		r.Time = at.Add(time.Duration(i-10) * time.Minute)
+		if i == 8 {
+			r.Verdict = record.Started
+		}
+		if err := s.Write(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, k := range []struct {
+		since time.Duration
+		max   int
+		want  string
+		more  bool
+	}{{time.Hour, 100, "012345679", false}, {5*time.Minute + time.Second, 100, "5679", false}, {time.Hour, 3, "679", true}, {time.Second, 3, "", false}} {
+		all, more, err := s.Spool().Recent(t.Context(), at.Add(-k.since), k.max)
+		got := ""
+		for _, r := range all {
+			got += r.Target
+		}
+		if err != nil || got != k.want || more != k.more {
+			t.Errorf("%+v: %s, %v, %v", k, got, more, err)
+		}
+	}
+}
