@@ -1,12 +1,14 @@
 package main
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"bulkhead/internal/adapter"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
 )
@@ -21,6 +23,9 @@ func TestWhatAWatchPrints(t *testing.T) {
 			Reason: &deny.Reason{Layer: deny.LayerEgress, Code: deny.NotListed, Why: "evil.example is not in the egress list", Mend: "list it"},
 		},
 		{Kind: record.Life, Verdict: record.Failed, Detail: "gateway ended: signal: killed\nroot@host:~# "},
+		{Kind: record.Tool, Verdict: record.Allowed, Target: "mem_set", Token: "tok1", Micros: 1234, Input: json.RawMessage(`{"key":"a","value":{"size":5,"hash":"00ff"}}`)},
+		messageRecord("pair", adapter.Message{From: "writer", To: "reviewer", Channel: "@reviewer+writer", Sequence: 7, Type: "question", IdempotencyKey: "k1", Body: json.RawMessage(`"SECRET"`)}),
+		{Kind: record.Exec, Verdict: record.Started, Target: "sh", Detail: "exec in runtime, 2 arguments, by the operator with user id 0"},
 		{Kind: record.Repair, Verdict: record.Allowed, Target: "nftables table inet bulkhead", Detail: "restored"},
 	}
 	for _, k := range []struct {
@@ -45,7 +50,7 @@ func TestWhatAWatchPrints(t *testing.T) {
 		if err != nil || w.failed != nil {
 			t.Fatal(err, w.failed)
 		}
-		if strings.ContainsAny(string(got), "\x1b\a\u202e") || strings.Count(string(got), "\n") != len(records) {
+		if strings.ContainsAny(string(got), "\x1b\a\u202e") || strings.Contains(string(got), "SECRET") || strings.Count(string(got), "\n") != len(records) {
 			t.Errorf("controls reach the terminal: %q", got)
 		}
 		golden(t, k.file, string(got))
