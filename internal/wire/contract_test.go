@@ -70,7 +70,7 @@ func TestProtocolContract(t *testing.T) {
 	w(VerbRevoke, RevokeRequest{Team: "pair", Agent: "writer", Target: "files.example.com:443"})
 	w(VerbGrants, AgentRequest{Team: "pair"})
 	w(VerbForward, ForwardRequest{Team: "pair", Agent: "writer", Port: 8080, Check: true})
-	w(VerbWorkspace, WorkspaceRequest{Team: "pair", Agent: "writer"})
+	w(VerbWorkspace, WorkspaceRequest{Team: "pair", Agent: "writer", For: WorkspacePull})
 	w(VerbWatch, WatchRequest{Team: "pair", Agent: "writer"})
 	w(VerbWhy, WhyRequest{Team: "pair", Agent: "writer", What: "evil.example:443"})
 	w(VerbFence, FenceRequest{Team: "pair", Agents: []string{"writer"}, Why: "it mails strangers"})
