@@ -94,8 +94,10 @@ func takesPushes(t *testing.T, c stage.CLI, model func() []request, crash bool) 
 	}
 	patient(t, c, "the second message comes again", func() bool { return strings.Contains(done(), "second") })
 	patient(t, c, "the second message is acknowledged", func() bool { return queue(t, c).Queued == 0 })
-	if a := c.Agent(t, "service"); a.Restarts != 1 {
-		t.Errorf("the service was restarted %d times", a.Restarts)
+	// Once by what is tested; whether OpenClaw then starts at its first attempt on a
+	// loaded machine is its own affair.
+	if a := c.Agent(t, "service"); a.Restarts < 1 {
+		t.Errorf("the service was restarted %d times\n%s", a.Restarts, c.Run(t, "logs", "service"))
 	}
 	if out := done(); out != "first\nsecond\n" {
 		t.Errorf("turns were started for %q", out)
