@@ -19,6 +19,7 @@ import (
 func newVerifyCommand(a *app) *cobra.Command {
 	var noControls, rows, watch bool
 	var every time.Duration
+	var engine string
 	c := &cobra.Command{
 		Use:   "verify [AGENT...]",
 		Short: "Attack every wall and show what held",
@@ -29,20 +30,22 @@ must succeed, or the refusal proves nothing. Ends with 1 when an attack succeede
 or a control did not bite. The evidence command keeps the result, signed.`,
 		Example: `  sudo bulkhead verify
   sudo bulkhead verify writer --no-controls
+  sudo bulkhead verify --engine podman
   sudo bulkhead verify --json > evidence.json
   sudo bulkhead verify --watch`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if watch {
-				if len(args) > 0 || rows {
-					return badInput("--watch is for a whole team, and has no rows", "leave out the agents and --rows")
+				if len(args) > 0 || rows || engine != "" {
+					return badInput("--watch is for a whole team, and has no rows", "leave out the agents, --engine and --rows")
 				}
 				return a.verifyWatch(c.Context(), every)
 			}
-			return a.verify(c.Context(), args, noControls, rows)
+			return a.verify(c.Context(), wire.VerifyRequest{Agents: args, Engine: engine, NoControls: noControls}, rows)
 		},
 	}
 	c.Flags().BoolVar(&watch, "watch", false, "go on: prove the team again after changes and by the clock, make a few attacks now and then, and say what drifts")
 	c.Flags().DurationVar(&every, "every", time.Minute, "with --watch: how often at least")
+	c.Flags().StringVar(&engine, "engine", "", "attack from the agents with this engine, cell or podman; the matrix is the same for both")
 	c.Flags().BoolVar(&rows, "rows", false, "show every attempt with its evidence")
 	c.Flags().BoolVar(&noControls, "no-controls", false, "skip the decoys: faster, but proves less")
 	return c
@@ -122,13 +125,13 @@ func (m *matrix) judge() error {
 	return nil
 }
 
-func (a *app) verify(ctx context.Context, agents []string, noControls, rows bool) error {
+func (a *app) verify(ctx context.Context, req wire.VerifyRequest, rows bool) error {
 	team, err := a.theTeam(ctx)
 	if err != nil {
 		return err
 	}
 	var raw json.RawMessage
-	req := wire.VerifyRequest{Team: team, Agents: agents, NoControls: noControls}
+	req.Team = team
 	if err := a.client().Call(ctx, wire.VerbVerify, req, &raw, a.progress); err != nil {
 		return err
 	}
@@ -142,7 +145,7 @@ func (a *app) verify(ctx context.Context, agents []string, noControls, rows bool
 		}
 		return m.judge()
 	}
-	a.showMatrix(&m, noControls, rows)
+	a.showMatrix(&m, req.NoControls, rows)
 	return m.judge()
 }
 

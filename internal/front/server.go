@@ -22,6 +22,7 @@ import (
 	"bulkhead/internal/hub"
 	"bulkhead/internal/identity/token"
 	"bulkhead/internal/record"
+	"bulkhead/internal/tool/toolname"
 )
 
 // Limits.
@@ -130,8 +131,7 @@ func (s *Server) handler(l protocol.Listener) http.Handler {
 	admin := newAdmin(s, l)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && r.URL.Path == "/health" {
-			w.Header().Set("Content-Type", "application/json")
-			_, _ = io.WriteString(w, `{"schemaVersion":1,"status":"ok"}`+"\n")
+			serveHealth(w)
 			return
 		}
 		if r.URL.Path == adminPath || strings.HasPrefix(r.URL.Path, adminPath+"/") {
@@ -139,6 +139,20 @@ func (s *Server) handler(l protocol.Listener) http.Handler {
 			return
 		}
 		s.pass(w, r, l)
+	})
+}
+
+// serveHealth says that front serves, with what clients of such an interface look
+// for: tools counts all that there are, since no agent has asked.
+func serveHealth(w http.ResponseWriter) {
+	n := 0
+	for _, g := range toolname.Groups() {
+		n += len(toolname.Of(g))
+	}
+	w.Header().Set("Content-Type", "application/json")
+	// A client that left is none of ours.
+	_ = json.NewEncoder(w).Encode(map[string]any{
+		"schemaVersion": 1, "status": "ok", "version": toolname.Version, "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "tools": n,
 	})
 }
 

@@ -23,6 +23,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/tool"
+	"bulkhead/internal/tool/toolname"
 	"bulkhead/internal/wire"
 )
 
@@ -46,7 +47,7 @@ type mcpDoor struct {
 // newDoor makes the MCP server of a gateway's tools.
 func newDoor(calls *tool.Dispatcher) *mcpDoor {
 	d := &mcpDoor{limit: tool.DefaultInput + maxMCPEnvelope}
-	d.server = mcp.NewServer(&mcp.Implementation{Name: "bulkhead", Title: "Bulkhead tools", Version: Version}, &mcp.ServerOptions{
+	d.server = mcp.NewServer(&mcp.Implementation{Name: "bulkhead", Title: "Bulkhead tools", Version: toolname.Version}, &mcp.ServerOptions{
 		Capabilities: &mcp.ServerCapabilities{Tools: &mcp.ToolCapabilities{}}, Logger: slog.New(slog.DiscardHandler),
 	})
 	for _, t := range calls.Tools() {

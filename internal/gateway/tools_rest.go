@@ -25,9 +25,6 @@ const (
 	fileTime      = 10 * time.Minute // in which a file has to
 )
 
-// Version is what GET /health says.
-const Version = "1"
-
 type callerKey struct{}
 
 // withCaller is a context in which a request's caller is known: whoever lets a
@@ -190,7 +187,7 @@ func (s *Server) serveHealth(w http.ResponseWriter, _ *http.Request) {
 			n++
 		}
 	}
-	body, err := json.Marshal(map[string]any{"status": "ok", "version": Version, "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "tools": n})
+	body, err := json.Marshal(map[string]any{"status": "ok", "version": toolname.Version, "timestamp": time.Now().UTC().Format(time.RFC3339Nano), "tools": n})
 	if err != nil {
 		http.Error(w, "health", http.StatusInternalServerError)
 		return

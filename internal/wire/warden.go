@@ -130,6 +130,7 @@ type RunRequest struct {
 type VerifyRequest struct {
 	Team       string   `json:"team"`
 	Agents     []string `json:"agents,omitempty"`
+	Engine     string   `json:"engine,omitempty"` // "cell" or "podman": attack from the agents with this one
 	NoControls bool     `json:"noControls,omitempty"`
 	Attacks    []string `json:"attacks,omitempty"` // by id; empty: all
 }

@@ -81,7 +81,7 @@ func speaksTLS(t *testing.T, c stage.CLI, plain, token string) {
 		if r.Exit == wire.ExitOK || !strings.Contains(r.Stderr, x.says) {
 			t.Errorf("%s: want %q: %s", name, x.says, r)
 		}
-		if status, body := asks(t, "/health", ""); status != http.StatusOK {
+		if status, body := asks(t, "/health", ""); status != http.StatusOK || !strings.Contains(body, `"timestamp"`) || !strings.Contains(body, `"version":"1"`) {
 			t.Errorf("after %s front answers %d %s", name, status, body)
 		}
 	}

@@ -96,6 +96,13 @@ func TestTeamOfBothEnginesHoldsEveryAttack(t *testing.T) {
 				}
 			}
 		}
+		r, report = verify(t, c, "--engine", "podman", "--no-controls")
+		if r.Exit != 0 || len(report.Rows) == 0 || slices.ContainsFunc(report.Rows, func(x evidence.Row) bool { return x.Agent == "reviewer" }) {
+			t.Errorf("verify --engine podman attacks from an agent of the other one, or not at all:\n%s\n%s", report.Text(), r.Stderr)
+		}
+		if r := c.Try(t, "verify", "--engine", "docker"); r.Exit != 2 || !strings.Contains(r.Stderr, "cell or podman") {
+			t.Errorf("%s", r)
+		}
 		running(t, c)
 		c.Run(t, "down")
 		stage.Until(t, "the warden has ended", func() bool { return c.Try(t, "status").Exit != 0 })

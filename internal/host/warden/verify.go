@@ -41,6 +41,9 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 	if err != nil {
 		return nil, err
 	}
+	if req.Engine != "" && (len(req.Agents) > 0 || req.Engine != string(engine.Cell) && req.Engine != string(engine.Podman)) {
+		return nil, badInput(fmt.Sprintf("engine %.20q and %d agents are no choice", req.Engine, len(req.Agents)), "name agents, or one engine: cell or podman")
+	}
 	q := evidence.Request{
 		Team: t.name, Only: req.Agents, Missing: map[deny.Layer]string{}, Dead: map[string]string{},
 		Progress: func(step string) { say("", step) },
@@ -64,6 +67,9 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 		switch {
 		case running:
 			q.Agents = append(q.Agents, one)
+			if req.Engine == a.Want.Engine { // which is never empty
+				q.Only = append(q.Only, one.Name)
+			}
 		case slices.Contains(req.Agents, a.Place.Name):
 			return nil, badInput("agent "+a.Place.Name+" does not run, so nothing can be attacked from it", "bulkhead up, or verify the others")
 		default:
@@ -73,6 +79,9 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 			}
 			q.Idle = append(q.Idle, a.Place.Name)
 		}
+	}
+	if req.Engine != "" && len(q.Only) == 0 {
+		return nil, badInput("no agent of team "+t.name+" that runs has the engine "+req.Engine, "leave out --engine, or write engine: "+req.Engine+" in the manifest and run bulkhead up")
 	}
 	guests, done := w.holdGuests(t.name, maxVerified)
 	defer done()
@@ -85,7 +94,7 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 		known[one.Name] = true
 		q.Agents = append(q.Agents, one)
 	}
-	q.Notes = append(q.Notes, guests.notes(len(req.Agents) > 0)...)
+	q.Notes = append(q.Notes, guests.notes(len(q.Only) > 0)...)
 	for _, name := range req.Agents {
 		if !known[name] {
 			return nil, w.unattacked(t.name, name)

@@ -27,6 +27,9 @@ const (
 // Prefix may stand before every name.
 const Prefix = "agentos."
 
+// Version is what GET /health says of the interface to the tools.
+const Version = "1"
+
 // DefaultRate is the calls of one agent per minute, over all tools.
 const DefaultRate = 100
 
