@@ -140,3 +140,43 @@ func TestGuestsAreAttackedFromWhereTheyRunAndAreTargets(t *testing.T) {
 		}
 	}
 }
+
+// Agents of other teams are aimed at by what concerns the host's accounts, some
+// by each attacker and each by somebody, and attacked from by nothing.
+func TestAgentsOfOtherTeamsAreTargetsAlone(t *testing.T) {
+	agents := twoAgents(t)
+	var others []Agent
+	for i := range 7 {
+		o := agents[0]
+		o.Name = fmt.Sprintf("other/a%d", i)
+		others = append(others, o)
+	}
+	r := refused(t, Request{Agents: agents, Neighbours: others})
+	if !r.OK() {
+		t.Fatal(r.Text())
+	}
+	aims, aimed := map[string]map[string]bool{}, map[string]bool{}
+	for _, row := range r.Rows {
+		if strings.HasPrefix(row.Agent, "other/") {
+			t.Errorf("attacked from: %+v", row)
+		}
+		if !strings.HasPrefix(row.Target, "other/") {
+			continue
+		}
+		if row.Attack == "message.forge" || row.Attack == "front.forged" {
+			t.Errorf("%s aims by a name that another team has not", row.Attack)
+		}
+		if aims[row.Agent] == nil {
+			aims[row.Agent] = map[string]bool{}
+		}
+		aims[row.Agent][row.Target], aimed[row.Target] = true, true
+	}
+	for who, at := range aims {
+		if len(at) != aimedAt {
+			t.Errorf("%s aims at %d agents of other teams", who, len(at))
+		}
+	}
+	if len(aimed) != len(others) || len(aims) != len(agents) {
+		t.Errorf("%d of %d are aimed at, by %d", len(aimed), len(others), len(aims))
+	}
+}

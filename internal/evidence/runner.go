@@ -43,6 +43,9 @@ type Request struct {
 	Team   string
 	Agents []Agent // all agents of the team; every one is a target
 	Only   []string
+	// Neighbours are agents of other teams on this host, each named TEAM/AGENT:
+	// targets of what aims at the host's accounts, and nothing is tried from them.
+	Neighbours []Agent
 	// Servers are attacked from as well, unless Only names agents.
 	Servers []Agent
 	// Idle are agents that do not run, as it was asked for: nothing is tried from
@@ -200,7 +203,7 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, []abse
 		}
 		targets := []Agent{from}
 		if a.At == AtOthers {
-			if targets = targetsOf(from, q.Agents); len(targets) == 0 {
+			if targets = append(targetsOf(from, q.Agents), a.neighboursOf(from, q)...); len(targets) == 0 {
 				absent = append(absent, absence{a.ID, from.Name, "there is no other agent"})
 			}
 		}
@@ -245,9 +248,20 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, []abse
 	return rows, absent, nil
 }
 
-// aimedAt bounds at how many guests each attacker aims: rows grow with the
-// square of the agents.
+// aimedAt bounds at how many guests, and at how many agents of other teams, each
+// attacker aims: rows grow with the square of the agents.
 const aimedAt = 4
+
+// neighboursOf are the agents of other teams at which one attacker aims: those
+// that follow its own place, so that each of them is somebody's target. Teams
+// share the host and nothing else; what aims by names within a team has no other.
+func (a Attack) neighboursOf(from Agent, q Request) []Agent {
+	if len(q.Neighbours) == 0 || a.Layer != deny.LayerAccount && a.Attempt != "socket.connect" {
+		return nil
+	}
+	i := max(slices.IndexFunc(q.Agents, func(o Agent) bool { return o.Name == from.Name }), 0) * aimedAt % len(q.Neighbours)
+	return slices.Concat(q.Neighbours[i:], q.Neighbours[:i])[:min(aimedAt, len(q.Neighbours))]
+}
 
 // targetsOf are at whom one attacker aims: all other agents of the manifest, and
 // of guests those that follow it, so that each of them is somebody's target.
@@ -283,7 +297,7 @@ func (q *Request) expected() map[string]bool {
 	for _, p := range q.Expected {
 		out[p] = true
 	}
-	for _, a := range q.Agents {
+	for _, a := range slices.Concat(q.Agents, q.Neighbours) {
 		for _, p := range a.Expected {
 			out[p] = true
 		}

@@ -100,6 +100,7 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 			return nil, w.unattacked(t.name, name)
 		}
 	}
+	q.Neighbours = w.neighbours(ctx, t)
 	var down map[string]string
 	q.Servers, down = w.attackers(t)
 	maps.Copy(q.Dead, down)
@@ -118,6 +119,30 @@ func (w *Warden) verify(ctx context.Context, req wire.VerifyRequest, say progres
 		return nil, &fault{wire.Failure{Message: err.Error(), Exit: wire.ExitFailed}}
 	}
 	return r, nil
+}
+
+// neighbours are agents of other teams that run, by team and name.
+func (w *Warden) neighbours(ctx context.Context, of *teamRun) []evidence.Agent {
+	w.mu.Lock()
+	var agents []*agentRun
+	for _, name := range slices.Sorted(maps.Keys(w.teams)) {
+		if name != of.name {
+			agents = append(agents, w.teams[name].sorted()...)
+		}
+	}
+	w.mu.Unlock()
+	var out []evidence.Agent
+	for _, a := range agents {
+		one, running := a.asTarget(ctx)
+		if !running {
+			continue // an agent that ends meanwhile is unproven, and the report fails
+		}
+		one.Name = a.Place.Team + "/" + a.Place.Name
+		if out = append(out, one); len(out) == maxVerified {
+			break
+		}
+	}
+	return out
 }
 
 // asTarget describes the agent for attacks, its processes by the cgroups that
