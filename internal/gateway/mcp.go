@@ -183,6 +183,12 @@ func (s *Server) bySDK(w http.ResponseWriter, r *http.Request, set *toolset, bod
 		messages.Refuse(w, tooManySessions())
 		return
 	}
+	// The SDK may go on with a notification when this has returned: what a plain
+	// connection uses again for its next request must not be in its hands.
+	if a, ok := w.(*plainAnswer); ok {
+		a.kept = true
+		r = r.Clone(r.Context())
+	}
 	r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
 	s.asUser(caller(r.Context()), set.mcp.handler).ServeHTTP(w, r)
 }

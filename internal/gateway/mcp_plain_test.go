@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -295,4 +296,29 @@ func FuzzReadCall(f *testing.F) {
 			}
 		}
 	})
+}
+
+// What the SDK was given stays its own: a notification may be at work when the
+// connection's next request, of the same head but for its length, is read. Nothing
+// of one shows in the other, also for the race detector.
+func TestNotificationsKeepTheirRequest(t *testing.T) {
+	_, socket, _ := startTools(t, "writer", &team.Tools{Allow: []string{"mem"}, RatePerMinute: 10_000})
+	k := newTalk(t, socket)
+	session := k.begin()
+	fields := []string{mcpAccept, mcpType, mcpVersion, session}
+	for i := range 200 {
+		reason := strings.Repeat("x", i%40)
+		if got, _ := k.say("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+strconv.Itoa(1000+i)+`,"reason":"`+reason+`"}}`, fields...); !strings.HasPrefix(got, "202 ") {
+			t.Fatal(got)
+		}
+		// With _meta the SDK answers, without it the gateway does.
+		id := strconv.Itoa(1 + i)
+		call := `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{"_meta":{},"name":"mem_get","arguments":{"key":"` + reason + `a"}}}`
+		if i%2 == 0 {
+			call = callOf(id, "mem_get", `{"key":"`+reason+`a"}`)
+		}
+		if got, _ := k.say("POST", "/mcp", call, fields...); !strings.HasPrefix(got, "200 ") || !strings.Contains(got, `"id":`+id+`,`) {
+			t.Fatal(got)
+		}
+	}
 }

@@ -227,6 +227,7 @@ type plainAnswer struct {
 	from   *plainBody
 	conn   net.Conn
 	given  []byte // the request's body, when it is net/http's to serve after all
+	kept   bool   // somebody else may have it still: it is not used again
 }
 
 // give leaves the request, whose whole body this is, to net/http: the handler
@@ -265,7 +266,7 @@ const maxAnswer = 64 << 10
 
 // release gives the answer back.
 func (a *plainAnswer) release() {
-	if cap(a.body) > maxAnswer {
+	if a.kept || cap(a.body) > maxAnswer {
 		return
 	}
 	clear(a.header)
