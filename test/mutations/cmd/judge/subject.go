@@ -93,6 +93,8 @@ func (j *judge) prove(ctx context.Context, pid int, spec engine.Spec) ([]prove.S
 	for what, v := range map[string]int64{"memory": l.MemoryBytes, "processes": l.PIDs, "processor": l.MilliCPU} {
 		one.Limits = append(one.Limits, prove.Limit{What: what, File: g.Full(), Value: fmt.Sprint(v), Bound: v > 0})
 	}
+	want := spec.Limits.WithDefaults()
+	one.Resources = prove.Resources{NoFile: want.NoFile, CoreBytes: want.CoreBytes}
 	r, err := prove.Team(ctx, prove.Request{Team: "mutant", Table: "bulkhead", Agents: []prove.Agent{one}})
 	if err != nil {
 		return nil, err
