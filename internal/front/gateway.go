@@ -17,6 +17,7 @@ import (
 
 	"bulkhead/internal/front/protocol"
 	"bulkhead/internal/hub"
+	"bulkhead/internal/plain"
 	"bulkhead/internal/wire"
 )
 
@@ -86,6 +87,7 @@ func (s *Server) member(ctx context.Context, m hub.Member, c *wire.Conn) {
 func rewrite(r *httputil.ProxyRequest) {
 	r.Out.URL.Scheme, r.Out.URL.Host = "http", wire.OwnName
 	r.Out.Host = wire.OwnName
+	r.Out.Body = plain.Exact(r.Out.Body, r.Out.ContentLength)
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Forwarded-Proto", "X-Real-Ip", "Via", "Cookie", "Origin", "Referer", "Expect"} {
 		r.Out.Header.Del(name)
 	}

@@ -18,6 +18,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
+	"bulkhead/internal/plain"
 	"bulkhead/internal/record"
 	"bulkhead/internal/team"
 )
@@ -256,6 +257,7 @@ type targetKey struct{}
 func (p *Proxy) rewrite(pr *httputil.ProxyRequest) {
 	t := pr.In.Context().Value(targetKey{}).(target)
 	pr.Out.URL.Scheme, pr.Out.URL.Host = "http", t.String()
+	pr.Out.Body = plain.Exact(pr.Out.Body, pr.Out.ContentLength)
 	if t.byName() {
 		pr.Out.Host = t.authority()
 		// After a switch of protocols nothing is checked any more. WebSocket has

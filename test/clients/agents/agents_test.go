@@ -53,7 +53,12 @@ func TestRealAgentsTakeATurnBehindTheWalls(t *testing.T) {
 						if !strings.Contains(out, "uid=1000(agent)") || !strings.Contains(out, "shell tool works") || !strings.Contains(out, "FINAL: ") {
 							t.Errorf("its shell tool did not run, or it did not finish:\n%s", out)
 						}
-						asked(t, model(), a.path, a.tool)
+						asked(t, model(), a.path, a.tool, out)
+						if t.Failed() {
+							t.Logf("gateway: %s\ndialer: %s\ndenials: %s", c.Run(t, "logs", a.agent, "--container", "gateway"), c.Run(t, "logs", a.agent, "--container", "dialer"), c.Run(t, "denials", a.agent))
+							raw, _ := os.ReadFile("/var/lib/bulkhead/log/warden.log")
+							t.Logf("warden: %s", raw)
+						}
 						targets := refused(t, c, a.agent)
 						for _, want := range append([]string{"exfiltrate.example:443"}, a.own...) {
 							if !slices.Contains(targets, want) {
@@ -97,7 +102,7 @@ func asksForMore(t *testing.T, c stage.CLI, agent, target string, said func() st
 }
 
 // asked says that the agent followed its script of two calls, by the API.
-func asked(t *testing.T, log []request, path, tool string) {
+func asked(t *testing.T, log []request, path, tool, out string) {
 	t.Helper()
 	calls, final := 0, ""
 	for _, r := range log {
@@ -111,7 +116,7 @@ func asked(t *testing.T, log []request, path, tool string) {
 		}
 	}
 	if calls != 2 || !strings.Contains(final, "curl: exit") {
-		t.Errorf("the model was asked %d times for %s; at the end it was told %q", calls, tool, final)
+		t.Errorf("the model was asked %d times for %s; at the end it was told %q; %+v\n%s", calls, tool, final, log, out)
 	}
 }
 

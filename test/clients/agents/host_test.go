@@ -110,7 +110,9 @@ func example(t *testing.T, bin, name string, kind engine.Kind) stage.CLI {
 
 // request is a line of the model server's log.
 type request struct {
+	Time                    time.Time
 	Path, Agent, Tool, Text string
+	Messages                int
 }
 
 // serveModel runs the model server until the test ends; log gives what it was
