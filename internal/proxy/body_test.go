@@ -64,7 +64,9 @@ func TestAnAnswerThatBeginsWithTheEndOfTheRequestIsWhole(t *testing.T) {
 	go func() { done <- p.ServeProxy(ln) }()
 	t.Cleanup(func() {
 		_, _, _ = p.Close(), ln.Close(), server.Close()
-		<-done
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
 	})
 	client := &http.Transport{Proxy: http.ProxyURL(&url.URL{Scheme: "http", Host: ln.Addr().String()})}
 	defer client.CloseIdleConnections()
