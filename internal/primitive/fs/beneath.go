@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -34,10 +35,48 @@ func (s *Store) folder(p Path) (int, error) {
 	return beneath(s.root, p.names, unix.O_RDONLY|unix.O_DIRECTORY)
 }
 
+// maxLooks is how often a name is looked at anew whose file changes meanwhile.
+const maxLooks = 64
+
+// fresh is how long a change of a file counts as one that may still go on.
+const fresh = 2 * time.Second
+
 // look gives what a name in a folder is, without following or opening it.
+//
+// While the kernel takes one of a file's two names away, the file can be found by
+// it for a moment after its count of names was lowered, and looks as if it had the
+// one. Reading the folder waits for that, since both take the folder's lock: what
+// is the same before and after it, and has changed lately, has its name.
 func look(dir int, name string) (unix.Stat_t, error) {
+	st, err := lookOnce(dir, name)
+	for range maxLooks {
+		if err != nil || !changing(&st) {
+			return st, err
+		}
+		var some [1024]byte
+		if err := again(func() error { _, err := unix.Getdents(dir, some[:]); return err }); err != nil {
+			return st, err
+		}
+		before := st
+		if st, err = lookOnce(dir, name); err == nil && unchanged(&before, &st) {
+			return st, nil
+		}
+	}
+	return st, err
+}
+
+func lookOnce(dir int, name string) (unix.Stat_t, error) {
 	var st unix.Stat_t
 	return st, again(func() error { return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
+}
+
+// changing says whether a file with one name may be losing another one.
+func changing(st *unix.Stat_t) bool {
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && time.Since(time.Unix(st.Ctim.Unix())) < fresh
+}
+
+func unchanged(a, b *unix.Stat_t) bool {
+	return a.Dev == b.Dev && a.Ino == b.Ino && a.Ctim == b.Ctim && a.Nlink == b.Nlink
 }
 
 // kind of a file, as far as agents may have it.

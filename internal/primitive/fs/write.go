@@ -255,6 +255,9 @@ func (w *Writer) place() (opened folders, err error) {
 // hands out could not be unpacked there, or would show another's content.
 func (s *Store) free(what string, p Path, dir int, name string) error {
 	names, err := entries(dir, MaxEntries+1)
+	if errors.Is(err, unix.ENOENT) { // it was removed since it was opened
+		return tool.Refuse(deny.ToolMissing, what, fmt.Sprintf("the folder of %q was removed meanwhile", p), "try again")
+	}
 	if err != nil {
 		return fmt.Errorf("read the folder of %q: %w", p, err)
 	}
