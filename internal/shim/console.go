@@ -36,6 +36,7 @@ type viewer struct {
 	conn  net.Conn
 	queue chan []byte
 	done  chan struct{} // closed when all that was queued is written
+	told  chan struct{} // closed when the operator was told the end, or has left
 }
 
 func newConsole(master *os.File, log io.Writer) *console {
@@ -95,7 +96,7 @@ func (c *console) attach(conn net.Conn) (*viewer, error) {
 	if len(c.viewers) >= maxViewers {
 		return nil, errViewers
 	}
-	v := &viewer{conn: conn, queue: make(chan []byte, viewerQueue), done: make(chan struct{})}
+	v := &viewer{conn: conn, queue: make(chan []byte, viewerQueue), done: make(chan struct{}), told: make(chan struct{})}
 	c.viewers[v] = struct{}{}
 	go func() { // ends with detach, finish, or an operator who takes no more
 		defer close(v.done)
@@ -117,6 +118,7 @@ func (c *console) detach(v *viewer) {
 	c.mu.Unlock()
 	_ = v.conn.Close()
 	<-v.done
+	close(v.told)
 }
 
 // finish is called when the command has ended: what it wrote last is shown,
@@ -139,6 +141,13 @@ func (c *console) finish() {
 	for _, v := range left {
 		_ = v.conn.SetWriteDeadline(time.Now().Add(drainTime))
 		<-v.done
+		// The end of this may be the end of the container, and of who tells it.
+		late := time.NewTimer(drainTime)
+		select {
+		case <-v.told:
+		case <-late.C:
+		}
+		late.Stop()
 	}
 	_ = c.master.Close()
 	<-c.over

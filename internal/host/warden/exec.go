@@ -28,11 +28,8 @@ func (c *call) exec() error {
 	if err := json.Unmarshal(c.body, &req); err != nil {
 		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
 	}
-	a, err := c.w.agent(req.Team, req.Agent)
+	a, err := c.w.unfenced(req.Team, req.Agent)
 	if err != nil {
-		return err
-	}
-	if err := a.fencedFault(); err != nil {
 		return err
 	}
 	container := req.Container
@@ -54,11 +51,8 @@ func (c *call) attach() error {
 	if err := json.Unmarshal(c.body, &req); err != nil {
 		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
 	}
-	a, err := c.w.agent(req.Team, req.Agent)
+	a, err := c.w.unfenced(req.Team, req.Agent)
 	if err != nil {
-		return err
-	}
-	if err := a.fencedFault(); err != nil {
 		return err
 	}
 	return c.carry(&act{c: c, a: a, target: "terminal", what: "attach"}, runtimeName, wire.VerbAttach, req.Attach, true)
@@ -157,11 +151,8 @@ func (c *call) run() error {
 	if err := json.Unmarshal(c.body, &req); err != nil {
 		return badInput("the request does not decode: "+err.Error(), "use the bulkhead program of the same build")
 	}
-	a, err := c.w.agent(req.Team, req.Agent)
+	a, err := c.w.unfenced(req.Team, req.Agent)
 	if err != nil {
-		return err
-	}
-	if err := a.fencedFault(); err != nil {
 		return err
 	}
 	if len(req.Exec.Argv) == 0 {

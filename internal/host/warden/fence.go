@@ -41,6 +41,15 @@ func (a *agentRun) loadFence() {
 	}
 }
 
+// unfenced gives an agent that may be let do something.
+func (w *Warden) unfenced(team, name string) (*agentRun, error) {
+	a, err := w.agent(team, name)
+	if err != nil {
+		return nil, err
+	}
+	return a, a.fencedFault()
+}
+
 // fencedFault refuses what would let a fenced agent do something.
 func (a *agentRun) fencedFault() error {
 	f := a.fence.Load()
