@@ -145,24 +145,30 @@ func load() string {
 // Six agents and the adapter, on both engines.
 func TestUp(t *testing.T) {
 	wanted(t)
+	eachEngine(t, func(t *testing.T, bin, engine string) {
+		c := newTeam(t, bin, manifest(engine, theSeven, true))
+		took, spent := ups(t, c, 7)
+		report(t, "six and the adapter, "+engine, took, spent)
+		memory(t, len(theSeven))
+		c.Run(t, "down", "--purge")
+		c = newTeam(t, bin, manifest(engine, theSeven[:1], true))
+		took, spent = ups(t, c, 7)
+		report(t, "one and the adapter, "+engine, took, spent)
+		memory(t, 1)
+		c.Run(t, "down", "--purge")
+	})
+}
+
+// eachEngine runs f in a throwaway host of its own for each engine.
+func eachEngine(t *testing.T, f func(t *testing.T, bin, engine string)) {
+	t.Helper()
 	bin := stage.Build(t)
 	for _, engine := range []string{"cell", "podman"} {
 		t.Run(engine, func(t *testing.T) {
 			if _, err := exec.LookPath(engine); err != nil && engine == "podman" {
 				t.Skip("podman is not installed")
 			}
-			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-				c := newTeam(t, bin, manifest(engine, theSeven, true))
-				took, spent := ups(t, c, 7)
-				report(t, "six and the adapter, "+engine, took, spent)
-				memory(t, len(theSeven))
-				c.Run(t, "down", "--purge")
-				c = newTeam(t, bin, manifest(engine, theSeven[:1], true))
-				took, spent = ups(t, c, 7)
-				report(t, "one and the adapter, "+engine, took, spent)
-				memory(t, 1)
-				c.Run(t, "down", "--purge")
-			})
+			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) { f(t, bin, engine) })
 		})
 	}
 }

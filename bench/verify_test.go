@@ -13,7 +13,6 @@ import (
 	"bulkhead/internal/prove"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
-	"bulkhead/test/system/throwaway"
 )
 
 // Rounds of each measurement of what verify and prove cost.
@@ -28,23 +27,15 @@ const (
 // of `verify --watch`, of six agents and the adapter, on both engines.
 func TestVerifyAndProve(t *testing.T) {
 	wanted(t)
-	bin := stage.Build(t)
-	for _, engine := range []string{"cell", "podman"} {
-		t.Run(engine, func(t *testing.T) {
-			if _, err := exec.LookPath(engine); err != nil && engine == "podman" {
-				t.Skip("podman is not installed")
-			}
-			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-				c := newTeam(t, bin, manifest(engine, theSeven, true))
-				patientUp(t, c)
-				time.Sleep(settleForDump)
-				matrix(t, c, engine)
-				proofs(t, c, engine)
-				checks(t, c, engine)
-				c.Run(t, "down", "--purge")
-			})
-		})
-	}
+	eachEngine(t, func(t *testing.T, bin, engine string) {
+		c := newTeam(t, bin, manifest(engine, theSeven, true))
+		patientUp(t, c)
+		time.Sleep(settleForDump)
+		matrix(t, c, engine)
+		proofs(t, c, engine)
+		checks(t, c, engine)
+		c.Run(t, "down", "--purge")
+	})
 }
 
 // answered runs a command that prints one document, however long it takes, and

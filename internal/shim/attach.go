@@ -64,8 +64,7 @@ func (s *shim) attach(conn *wire.Conn, m wire.Message, files []*os.File) error {
 	case <-run.ended:
 		err = conn.Send(m.ID, wire.VerbExited, run.exit)
 	default:
-		err = &refusedAttach{"attach: this terminal did not take what the command wrote, and was let go", "attach again; the command goes on"}
-		fail(conn, m.ID, err)
+		fail(conn, m.ID, &refusedAttach{"attach: this terminal did not take what the command wrote, and was let go", "attach again; the command goes on"})
 	}
 	_ = conn.Close()
 	<-left
