@@ -89,10 +89,7 @@ func TestBadInputChangesNothing(t *testing.T) {
 						}
 					}
 				}
-				stage.Until(t, "the warden has ended", func() bool { return len(wardens(t)) == 0 })
-				for _, d := range stage.Differ(before, stage.Picture(t)) {
-					t.Error(d)
-				}
+				stage.Leaves(t, before)
 				stage.Sh(t, k.undo)
 			})
 		}
@@ -118,9 +115,7 @@ func TestARefusedManifestIsForgotten(t *testing.T) {
 		if r := c.Try(t, "up"); r.Exit != wire.ExitBadInput || !strings.Contains(r.Stderr, "nothing was changed") {
 			t.Errorf("%s", r)
 		}
-		for _, d := range stage.Differ(before, stage.Picture(t)) {
-			t.Error(d)
-		}
+		stage.Leaves(t, before)
 		pid := stage.Container(t, c.Agent(t, "writer"), "runtime").PID
 		kill9(t, pid)
 		stage.Until(t, "the writer runs again", func() bool {
@@ -173,9 +168,6 @@ func TestATeamWhoseStateWasLost(t *testing.T) {
 		running(t, c)
 		once(t)
 		c.Run(t, "down", "--purge")
-		stage.Until(t, "the warden has ended", func() bool { return len(wardens(t)) == 0 })
-		for _, d := range stage.Differ(before, stage.Picture(t)) {
-			t.Error(d)
-		}
+		stage.Leaves(t, before)
 	})
 }

@@ -209,8 +209,6 @@ func TestTokensLetInThroughFront(t *testing.T) {
 			t.Errorf("audit without one: %s", r)
 		}
 		c.Run(t, "down", "--purge")
-		if diff := stage.Differ(before, stage.Picture(t)); len(diff) > 0 {
-			t.Errorf("left behind:\n%s", strings.Join(diff, "\n"))
-		}
+		stage.Leaves(t, before)
 	})
 }

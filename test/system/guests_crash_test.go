@@ -3,7 +3,6 @@ package system
 import (
 	"encoding/json"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 
@@ -71,8 +70,6 @@ func TestGuestsSurviveTheWardensEndWhileTheyAreMade(t *testing.T) {
 			t.Errorf("half made: %s", out)
 		}
 		c.Run(t, "down", "--purge")
-		if diff := stage.Differ(before, stage.Picture(t)); len(diff) > 0 {
-			t.Errorf("left behind:\n%s", strings.Join(diff, "\n"))
-		}
+		stage.Leaves(t, before)
 	})
 }

@@ -63,10 +63,7 @@ func talking(t *testing.T, engines []engine.Kind, f func(t *testing.T, c stage.C
 				c.Run(t, "up")
 				f(t, c)
 				c.Run(t, "down", "--purge")
-				stage.Until(t, "the warden has ended", func() bool { return len(wardens(t)) == 0 })
-				for _, d := range stage.Differ(before, stage.Picture(t)) {
-					t.Error(d)
-				}
+				stage.Leaves(t, before)
 			})
 		})
 	}
@@ -471,7 +468,7 @@ func TestTheAdapterIsAdoptedToldAndKept(t *testing.T) {
 		})
 		t.Run("down keeps what it holds, up brings it back", func(t *testing.T) {
 			c.Run(t, "down")
-			stage.Until(t, "the warden has ended", func() bool { return len(wardens(t)) == 0 })
+			stage.Ended(t)
 			c.Run(t, "up")
 			if out := c.Run(t, "msg", "tail", "--all"); !strings.Contains(out, "without a warden") {
 				t.Error(out)

@@ -105,10 +105,7 @@ func TestTeamOfBothEnginesHoldsEveryAttack(t *testing.T) {
 		}
 		running(t, c)
 		c.Run(t, "down")
-		stage.Until(t, "the warden has ended", func() bool { return c.Try(t, "status").Exit != 0 })
-		for _, d := range stage.Differ(before, stage.Picture(t)) {
-			t.Error(d)
-		}
+		stage.Leaves(t, before)
 	})
 }
 
@@ -380,10 +377,7 @@ func TestStartThatIsNotConfinedIsRefused(t *testing.T) {
 					t.Errorf("the other agent is %s: %s", a.State, a.Why)
 				}
 				c.Run(t, "down")
-				stage.Until(t, "the warden has ended", func() bool { return c.Try(t, "status").Exit != 0 })
-				for _, d := range stage.Differ(before, stage.Picture(t)) {
-					t.Error(d)
-				}
+				stage.Leaves(t, before)
 			})
 		})
 	}

@@ -20,10 +20,8 @@ func TestRefusedUpSaysWhyAndLeavesNothing(t *testing.T) {
 			if r := c.Try(t, "up"); r.Exit == 0 || !strings.Contains(r.Stderr, "/srv/nothing-here") {
 				t.Errorf("up with a missing root file system: %s", r)
 			}
-			stage.Until(t, "the warden has ended", func() bool { return len(wardens(t)) == 0 })
+			stage.Ended(t)
 		}
-		for _, d := range stage.Differ(before, stage.Picture(t)) {
-			t.Error(d)
-		}
+		stage.Leaves(t, before)
 	})
 }

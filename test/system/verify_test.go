@@ -95,9 +95,6 @@ func TestVerifyAttacksARunningTeam(t *testing.T) {
 		}
 		t.Logf("%d rows denied, %d controls bit", report.Denied, report.Controls.Bit)
 		c.Run(t, "down")
-		stage.Until(t, "the warden has ended", func() bool { return c.Try(t, "status").Exit != 0 })
-		for _, d := range stage.Differ(before, stage.Picture(t)) {
-			t.Error(d)
-		}
+		stage.Leaves(t, before)
 	})
 }

@@ -49,9 +49,7 @@ func TestTheTeamOfSevenComesUpAndLeavesNothing(t *testing.T) {
 				if _, err := os.Stat(filepath.Join("/var/lib/bulkhead/teams", "seven")); !os.IsNotExist(err) {
 					t.Errorf("data of the team is left: %v", err)
 				}
-				if left := stage.Differ(before, stage.Picture(t)); len(left) > 0 {
-					t.Errorf("left behind:\n%s", strings.Join(left, "\n"))
-				}
+				stage.Leaves(t, before)
 			}, option)
 		})
 	}

@@ -297,6 +297,22 @@ func Differ(before, after map[string]string) []string {
 	return out
 }
 
+// Ended waits until no warden is left. One that no longer answers may still be
+// about to end.
+func Ended(t *testing.T) {
+	t.Helper()
+	Until(t, "the warden has ended", func() bool { return Sh(t, "pidof bulkhead-warden || true") == "" })
+}
+
+// Leaves waits for the warden's end and reports what differs from the picture.
+func Leaves(t *testing.T, before map[string]string) {
+	t.Helper()
+	Ended(t)
+	for _, d := range Differ(before, Picture(t)) {
+		t.Error(d)
+	}
+}
+
 func lines(s string) map[string]int {
 	m := map[string]int{}
 	for l := range strings.Lines(s) {

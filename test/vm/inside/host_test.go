@@ -124,15 +124,6 @@ func processes(t *testing.T, c stage.CLI) string {
 	return b.String()
 }
 
-// leaves fails the test for everything that differs from before once the team
-// is down.
-func leaves(t *testing.T, before map[string]string) {
-	t.Helper()
-	for _, d := range stage.Differ(before, stage.Picture(t)) {
-		t.Error(d)
-	}
-}
-
 // group is the folder of a container's cgroup, as the kernel says for its
 // process.
 func group(t *testing.T, pid int) string {
@@ -213,8 +204,7 @@ func TestTeamOnTheHostItself(t *testing.T) {
 		}
 	})
 	c.Run(t, "down", "--purge")
-	stage.Until(t, "the warden has ended", gone(c, t))
-	leaves(t, before)
+	stage.Leaves(t, before)
 }
 
 func TestUnderSystemd(t *testing.T) {
@@ -260,13 +250,12 @@ func TestUnderSystemd(t *testing.T) {
 	})
 	t.Run("after systemctl stop, up by hand finds the same agents", func(t *testing.T) {
 		stage.Sh(t, "systemctl stop bulkhead-warden")
-		stage.Until(t, "the warden has ended", gone(c, t))
+		stage.Ended(t)
 		c.Run(t, "up")
 		same(t)
 	})
 	c.Run(t, "down", "--purge")
-	stage.Until(t, "the warden has ended", gone(c, t))
-	leaves(t, before)
+	stage.Leaves(t, before)
 }
 
 func TestDebian12LacksLandlockABI6(t *testing.T) {
@@ -276,8 +265,7 @@ func TestDebian12LacksLandlockABI6(t *testing.T) {
 	if r.Exit != wire.ExitMissing || !strings.Contains(r.Stderr, "Landlock") || !strings.Contains(r.Stderr, "--accept-missing pod") {
 		t.Errorf("up on a kernel without Landlock ABI 6: %s", r)
 	}
-	stage.Until(t, "the warden has ended", gone(c, t))
-	leaves(t, before)
+	stage.Leaves(t, before)
 	c.Run(t, "up", "--accept-missing", "pod")
 	a := c.Agent(t, "writer")
 	if a.State != "running" {
@@ -306,6 +294,5 @@ func TestDebian12LacksLandlockABI6(t *testing.T) {
 	}
 	egress(t, c)
 	c.Run(t, "down", "--purge")
-	stage.Until(t, "the warden has ended", gone(c, t))
-	leaves(t, before)
+	stage.Leaves(t, before)
 }
