@@ -40,7 +40,12 @@ func (p Point) make(dir string) error {
 	case p.Link != "":
 		return os.Symlink(p.Link, full)
 	case p.File:
-		return os.WriteFile(full, nil, 0o644) // #nosec G306 -- as above
+		// Not by open(2): a child that is forked meanwhile would have a copy of the
+		// descriptor for a moment, and a mount with a writer cannot be made read-only.
+		if err := unix.Mknod(full, unix.S_IFREG|0o644, 0); err != nil && !errors.Is(err, unix.EEXIST) {
+			return &os.PathError{Op: "mknod", Path: full, Err: err}
+		}
+		return nil
 	}
 	return os.MkdirAll(full, 0o755) // #nosec G301 -- as above
 }
