@@ -37,9 +37,8 @@ const maxConfig = 64 << 10
 
 func main() {
 	// One of these runs for each agent: trade time for memory.
-	debug.SetGCPercent(50)
+	defer trim.Starting(50)()
 	debug.SetMemoryLimit(32 << 20)
-	defer trim.Started()()
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGTERM, unix.SIGINT)
 	err := run(ctx, os.Args[1:])
 	stop()

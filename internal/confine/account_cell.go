@@ -22,11 +22,11 @@ import (
 // namespace that one has capabilities in, no others in the PID namespace),
 // because gVisor drives its guests by it.
 func ConfineCell(ptrace bool) error {
-	r := cellRules(native())
+	name := filterCell
 	if ptrace {
-		delete(r.calls, native().nr("ptrace"))
+		name = filterCellPtrace
 	}
-	f, err := compile(r)
+	f, err := compiled(name)
 	if err != nil {
 		return err
 	}
@@ -40,7 +40,7 @@ var makesContainers = []string{
 	"pivot_root", "setdomainname", "sethostname", "setns", "umount2", "unshare",
 }
 
-func cellRules(a architecture) rules {
+func cellRules(a architecture, ptrace bool) rules {
 	out := rules{arch: a.audit, x32: a.x32, calls: map[uint32]block{}, otherwise: ret(retAllow)}
 	for _, name := range slices.Concat(refusedCalls, a.refused) {
 		if !slices.Contains(makesContainers, name) {
@@ -51,5 +51,8 @@ func cellRules(a architecture) rules {
 	// in this cell's network namespace takes capabilities.
 	out.calls[a.nr("socket")] = lowIn(0, []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}, errno(unix.EAFNOSUPPORT))
 	out.calls[a.nr("ioctl")] = lowNotIn(1, []uint32{tiocsti, tioclinux}, unix.EPERM)
+	if ptrace {
+		delete(out.calls, a.nr("ptrace"))
+	}
 	return out
 }

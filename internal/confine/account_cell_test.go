@@ -8,7 +8,7 @@ import (
 )
 
 func TestTheCellsFilterRefusesWhatReachesPastNamespacesAndLetsContainersBeMade(t *testing.T) {
-	r := cellRules(native())
+	r := cellRules(native(), false)
 	refuse := errno(unix.EPERM)
 	for _, nr := range []uint32{unix.SYS_BPF, unix.SYS_IO_URING_SETUP, unix.SYS_KEYCTL, unix.SYS_PTRACE, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_USERFAULTFD} {
 		if !slices.Equal(r.calls[nr], refuse) {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"runtime"
 	"slices"
-	"sync"
 	"unsafe"
 
 	"golang.org/x/net/bpf"
@@ -59,13 +58,8 @@ func (f *Filter) Marshal() []byte {
 	return out
 }
 
-var compiled sync.Map // engine.Role -> func() (*Filter, error); a cache of pure values
-
-// ForRole compiles the filter of a role. Filters are immutable and shared.
-func ForRole(r engine.Role) (*Filter, error) {
-	once, _ := compiled.LoadOrStore(r, sync.OnceValues(func() (*Filter, error) { return compile(rulesFor(r, native())) }))
-	return once.(func() (*Filter, error))()
-}
+// ForRole gives the filter of a role. Filters are immutable.
+func ForRole(r engine.Role) (*Filter, error) { return compiled(string(r)) }
 
 // block is what happens with one call number: instructions that always end in
 // a return.

@@ -114,7 +114,7 @@ func Seal() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("confine: no_new_privs: %w", err)
 	}
-	f, err := compile(sealRules(native()))
+	f, err := compiled(filterSeal)
 	if err != nil {
 		return err
 	}

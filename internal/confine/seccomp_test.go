@@ -134,7 +134,7 @@ func TestEveryCallNumberIsAllowedOnlyWhenListed(t *testing.T) {
 				}
 			}
 		}
-		for name, rules := range map[string]rules{"cell": cellRules(a), "seal": sealRules(a)} {
+		for name, rules := range map[string]rules{"cell": cellRules(a, false), "seal": sealRules(a)} {
 			if _, err := compile(rules); err != nil {
 				t.Errorf("%s, %s: %v", a.name, name, err)
 			}

@@ -85,7 +85,7 @@ func Main() int {
 		return 1
 	}
 	runtime.GOMAXPROCS(2)
-	debug.SetGCPercent(50)
+	defer trim.Starting(50)()
 	debug.SetMemoryLimit(memoryLimit)
 	s, err := read()
 	if err == nil {
@@ -194,7 +194,6 @@ func (s *shim) takeControl() error {
 func (s *shim) run() int {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	defer trim.Started()()
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	s.wg.Go(func() { s.orphans.Run(ctx) })

@@ -34,6 +34,22 @@ func Started() (stop func()) {
 	return func() { t.Stop() }
 }
 
+// Starting lets garbage gather until the start is over: there is little of it, and
+// what would be collected is given back whole then. From then on percent is how
+// much may gather ([debug.SetGCPercent]). Stop stops it.
+func Starting(percent int) (stop func()) {
+	debug.SetGCPercent(startGarbage)
+	t := time.AfterFunc(AfterStart, func() {
+		debug.SetGCPercent(percent)
+		Memory()
+	})
+	return func() { t.Stop() }
+}
+
+// startGarbage is the garbage that may gather in a start, in percent of what is in
+// use, or of 4 MB if that is more.
+const startGarbage = 400
+
 // program lets go of the pages of the program's file that nobody can write:
 // code, constants and tables. They are those of the page cache, unchanged, so
 // that nothing is lost or written: what is used again is mapped again

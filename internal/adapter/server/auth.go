@@ -108,7 +108,7 @@ func (p *port) proves(m wire.Message) bool {
 
 // refuse writes a refused connection down and alerts.
 func (p *port) refuse(r *deny.Reason) {
-	p.metrics.denied.WithLabelValues(p.name(), string(r.Code)).Inc()
+	p.metrics.denied.With(p.name(), string(r.Code)).Add(1)
 	if p.log.Add(p.name(), record.Message, target, record.Denied, r) {
 		p.alerts.add(p.name(), r)
 	}

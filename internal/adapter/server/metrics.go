@@ -3,53 +3,37 @@ package server
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
-
-	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/store"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/exposition"
 )
 
 // metrics is what the operator's verb `metrics` shows. Names are part of the
 // contract (docs/contracts/messages.md).
 type metrics struct {
-	registry    *prometheus.Registry
-	connections *prometheus.GaugeVec
-	requests    *prometheus.CounterVec
-	seconds     *prometheus.HistogramVec
-	messages    *prometheus.CounterVec
-	denied      *prometheus.CounterVec
-	store       Store
+	connections, requests, messages, denied *exposition.Numbers
+	seconds                                 *exposition.Times
+	store                                   Store
 }
 
-// buckets go from a single fdatasync to a store that hangs.
+// prefix of all names.
+const prefix = "bulkhead_adapter_"
+
+// buckets go from a single fdatasync to a store that hangs; in seconds.
 var buckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
 
 func newMetrics(store Store) *metrics {
-	m := &metrics{
-		registry: prometheus.NewRegistry(), store: store,
-		connections: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "bulkhead_adapter_connections", Help: "Open connections.",
-		}, []string{"agent"}),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "bulkhead_adapter_requests_total", Help: "Requests by what came of them: ok, denied or failed.",
-		}, []string{"agent", "verb", "outcome"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "bulkhead_adapter_request_seconds", Help: "Time of requests, without waits.", Buckets: buckets,
-		}, []string{"verb"}),
-		messages: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "bulkhead_adapter_messages_total", Help: "Drafts by what came of them: stored, duplicate, or a reason's code.",
-		}, []string{"agent", "outcome"}),
-		denied: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "bulkhead_adapter_connections_denied_total", Help: "Connections that were refused.",
-		}, []string{"agent", "code"}),
+	return &metrics{
+		store:       store,
+		connections: exposition.NewNumbers(prefix+"connections", exposition.Gauge, "Open connections.", "agent"),
+		requests:    exposition.NewNumbers(prefix+"requests_total", exposition.Counter, "Requests by what came of them: ok, denied or failed.", "agent", "outcome", "verb"),
+		seconds:     exposition.NewTimes(prefix+"request_seconds", "Time of requests, without waits.", buckets, "verb"),
+		messages:    exposition.NewNumbers(prefix+"messages_total", exposition.Counter, "Drafts by what came of them: stored, duplicate, or a reason's code.", "agent", "outcome"),
+		denied:      exposition.NewNumbers(prefix+"connections_denied_total", exposition.Counter, "Connections that were refused.", "agent", "code"),
 	}
-	m.registry.MustRegister(m.connections, m.requests, m.seconds, m.messages, m.denied, (*storeMetrics)(m))
-	return m
 }
 
 // known keeps what a peer sends from making endless series.
@@ -64,9 +48,9 @@ func known(verb string) string {
 
 func (m *metrics) request(verb, agent string, err error, took time.Duration) {
 	verb = known(verb)
-	m.requests.WithLabelValues(agent, verb, outcome(err)).Inc()
+	m.requests.With(agent, outcome(err), verb).Add(1)
 	if verb != "receive" && verb != "tail" { // their time is mostly that of the wait
-		m.seconds.WithLabelValues(verb).Observe(took.Seconds())
+		m.seconds.Observe(took, verb)
 	}
 }
 
@@ -85,7 +69,7 @@ func (m *metrics) sent(agent string, results []adapter.SendResult) {
 	stored := 0
 	defer func() {
 		if stored > 0 {
-			m.messages.WithLabelValues(agent, "stored").Add(float64(stored))
+			m.messages.With(agent, "stored").Add(int64(stored))
 		}
 	}()
 	for i := range results {
@@ -102,98 +86,78 @@ func (m *metrics) sent(agent string, results []adapter.SendResult) {
 		case results[i].Duplicate:
 			what = "duplicate"
 		}
-		m.messages.WithLabelValues(agent, what).Inc()
+		m.messages.With(agent, what).Add(1)
 	}
 }
-
-// text is everything in the Prometheus text format.
-func (m *metrics) text(context.Context) (string, error) {
-	all, err := m.registry.Gather()
-	if err != nil {
-		return "", err
-	}
-	var b strings.Builder
-	for _, f := range all {
-		if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
-			return "", err
-		}
-	}
-	return b.String(), nil
-}
-
-// storeMetrics asks the store when it is asked.
-type storeMetrics metrics
-
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("bulkhead_adapter_"+name, help, labels, nil)
-}
-
-// What a queue shows.
-var (
-	queued = desc("queue_messages", "Messages in a recipient's queue.", "agent")
-	leased = desc("queue_leased", "Messages under a lease.", "agent")
-	retry  = desc("queue_retrying", "Messages that wait for another try.", "agent")
-	dead   = desc("dead_letters", "Dead letters of a recipient.", "agent")
-	oldest = desc("queue_oldest_seconds", "Age of the oldest message in a queue.", "agent")
-	volume = desc("queue_bytes", "Bytes in a queue.", "agent")
-)
-
-// What the store shows.
-var (
-	commits      = desc("commit_seconds", "Time of a transaction's writes with its fsync.")
-	position     = desc("last_message", "Position of the last message of the team.")
-	memory       = desc("body_bytes", "Bytes of bodies kept in memory.")
-	acknowledged = desc("acknowledged_total", "Deliveries that were acknowledged.")
-	retried      = desc("retried_total", "Deliveries that come again.")
-	expired      = desc("leases_expired_total", "Leases that ended without an answer.")
-	died         = desc("dead_lettered_total", "Deliveries that were given up.")
-	evicted      = desc("evicted_total", "Of the dead letters, those that found no place in a queue.")
-	pruned       = desc("pruned_total", "Messages that went after their retention.")
-	failed       = desc("transactions_failed_total", "Transactions that failed.")
-)
 
 // scrapeTimeout bounds how long a busy store may keep an operator waiting.
 const scrapeTimeout = 10 * time.Second
 
-// Describe names what Collect gives.
-func (q *storeMetrics) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{
-		queued, leased, retry, dead, oldest, volume, commits, position, memory, acknowledged, retried, expired, died, evicted, pruned, failed,
-	} {
-		to <- d
+// text is everything in the Prometheus text format.
+func (m *metrics) text(ctx context.Context) string {
+	var w exposition.Writer
+	for _, n := range []*exposition.Numbers{m.connections, m.requests, m.messages, m.denied} {
+		n.WriteTo(&w)
 	}
-}
-
-// Collect asks the store. One that cannot be written still gives its counts.
-func (q *storeMetrics) Collect(to chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(context.Background(), scrapeTimeout)
+	m.seconds.WriteTo(&w)
+	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
-	m, err := q.store.Metrics(ctx)
-	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	// A store that cannot be written still gives its counts.
+	now, err := m.store.Metrics(ctx)
+	one := func(name, kind, help string, v float64) {
+		w.Family(prefix+name, kind, help)
+		w.Sample(prefix+name, v)
 	}
 	if err == nil {
-		gauge(position, float64(m.Messages))
-		gauge(memory, float64(m.Bytes))
+		one("last_message", exposition.Gauge, "Position of the last message of the team.", float64(now.Messages))
+		one("body_bytes", exposition.Gauge, "Bytes of bodies kept in memory.", float64(now.Bytes))
 	}
-	for _, s := range m.Queues {
-		gauge(queued, float64(s.Queued), s.Agent)
-		gauge(leased, float64(s.Leased), s.Agent)
-		gauge(retry, float64(s.Retry), s.Agent)
-		gauge(dead, float64(s.Dead), s.Agent)
-		gauge(oldest, s.Oldest.Seconds(), s.Agent)
-		gauge(volume, float64(s.Bytes), s.Agent)
-	}
-	for d, v := range map[*prometheus.Desc]int64{
-		acknowledged: m.Acknowledged, retried: m.Retried, expired: m.Expired, died: m.Dead, evicted: m.Evicted, pruned: m.Pruned, failed: m.Failed,
+	queues(&w, now.Queues)
+	for _, c := range []struct {
+		name, help string
+		v          int64
+	}{
+		{"acknowledged_total", "Deliveries that were acknowledged.", now.Acknowledged},
+		{"retried_total", "Deliveries that come again.", now.Retried},
+		{"leases_expired_total", "Leases that ended without an answer.", now.Expired},
+		{"dead_lettered_total", "Deliveries that were given up.", now.Dead},
+		{"evicted_total", "Of the dead letters, those that found no place in a queue.", now.Evicted},
+		{"pruned_total", "Messages that went after their retention.", now.Pruned},
+		{"transactions_failed_total", "Transactions that failed.", now.Failed},
 	} {
-		to <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+		one(c.name, exposition.Counter, c.help, float64(c.v))
 	}
-	up := map[float64]uint64{}
-	var sum uint64
-	for i, bound := range store.CommitBounds {
-		sum += uint64(m.Commit.Buckets[i]) // #nosec G115 -- a count
-		up[bound.Seconds()] = sum
+	bounds := make([]float64, len(store.CommitBounds))
+	for i, b := range store.CommitBounds {
+		bounds[i] = b.Seconds()
 	}
-	to <- prometheus.MustNewConstHistogram(commits, uint64(m.Commit.Count), m.Commit.Sum.Seconds(), up) // #nosec G115 -- a count
+	counts := make([]uint64, len(now.Commit.Buckets))
+	for i, n := range now.Commit.Buckets {
+		counts[i] = uint64(n) // #nosec G115 -- a count
+	}
+	w.Family(prefix+"commit_seconds", exposition.Histogram, "Time of a transaction's writes with its fsync.")
+	w.Buckets(prefix+"commit_seconds", bounds, counts, now.Commit.Sum.Seconds())
+	return w.String()
+}
+
+// queues writes what each recipient's queue shows.
+func queues(w *exposition.Writer, all []store.QueueState) {
+	for _, g := range []struct {
+		name, help string
+		of         func(*store.QueueState) float64
+	}{
+		{"queue_messages", "Messages in a recipient's queue.", func(q *store.QueueState) float64 { return float64(q.Queued) }},
+		{"queue_leased", "Messages under a lease.", func(q *store.QueueState) float64 { return float64(q.Leased) }},
+		{"queue_retrying", "Messages that wait for another try.", func(q *store.QueueState) float64 { return float64(q.Retry) }},
+		{"dead_letters", "Dead letters of a recipient.", func(q *store.QueueState) float64 { return float64(q.Dead) }},
+		{"queue_oldest_seconds", "Age of the oldest message in a queue.", func(q *store.QueueState) float64 { return q.Oldest.Seconds() }},
+		{"queue_bytes", "Bytes in a queue.", func(q *store.QueueState) float64 { return float64(q.Bytes) }},
+	} {
+		for i := range all {
+			if i == 0 {
+				w.Family(prefix+g.name, exposition.Gauge, g.help)
+			}
+			w.Sample(prefix+g.name, g.of(&all[i]), "agent", all[i].Agent)
+		}
+	}
 }

@@ -151,10 +151,10 @@ func (p *port) accept(ctx context.Context, ln *net.UnixListener) error {
 			_ = c.Close()
 			continue
 		}
-		p.metrics.connections.WithLabelValues(p.name()).Inc()
+		p.metrics.connections.With(p.name()).Add(1)
 		work.Go(func() {
 			defer func() { <-p.slots }()
-			defer p.metrics.connections.WithLabelValues(p.name()).Dec()
+			defer p.metrics.connections.With(p.name()).Add(-1)
 			stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 			defer stop()
 			p.serve(ctx, c)

@@ -8,13 +8,14 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"sync"
 
 	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/jsonscan"
 )
 
-var channelForm = regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`)
+var channelForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`) })
 
 // isType says whether t matches ^[a-z][a-z0-9_]{0,63}$.
 func isType(t Type) bool {
@@ -113,7 +114,7 @@ func check(from string, d *Draft, read bool) (checked, *deny.Reason) {
 		fail("to", "one of to and channel is needed")
 	case d.To != "" && d.Channel != "":
 		fail("channel", "only one of to and channel may be set")
-	case d.Channel != "" && !channelForm.MatchString(d.Channel):
+	case d.Channel != "" && !channelForm().MatchString(d.Channel):
 		fail("channel", "not the name of a channel; to write to one agent set to")
 	case len(d.To) > 64 || strings.ContainsAny(d.To, "@+ \x00"):
 		fail("to", "not the name of an agent")

@@ -28,8 +28,8 @@ func checkPolicy(p *Policy) error {
 		}
 	}
 	for channel, members := range p.Channels {
-		if !channelForm.MatchString(channel) {
-			return fmt.Errorf("policy: %q is no name of a channel: it must match %s", channel, channelForm)
+		if !channelForm().MatchString(channel) {
+			return fmt.Errorf("policy: %q is no name of a channel: it must match %s", channel, channelForm())
 		}
 		for i, m := range members {
 			if _, ok := p.Agents[m]; !ok || slices.Contains(members[:i], m) {

@@ -31,6 +31,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"runtime/debug"
 
 	"golang.org/x/sys/unix"
 
@@ -75,6 +76,7 @@ func Main() int {
 	// The main thread stays with this goroutine, so that no thread which is
 	// thrown away (cell.Start) is ever the one that /proc/self shows.
 	runtime.LockOSThread()
+	debug.SetGCPercent(startGarbage)
 	unix.CloseOnExec(configFD)
 	unix.CloseOnExec(statusFD)
 	unix.CloseOnExec(bareFD)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"runtime/debug"
 	"sync"
 	"time"
 
@@ -48,9 +49,19 @@ func newServer(cfg Config, bare *cell.Bare) (*server, error) {
 	}
 	orphans := &reap.Orphans{}
 	return &server{
-		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}), trim: time.AfterFunc(trim.AfterStart, trim.Memory),
+		cfg: cfg, listener: l, orphans: orphans, down: make(chan struct{}), trim: time.AfterFunc(trim.AfterStart, rest),
 		all: &containers{cfg: cfg, groups: groups, bare: bare, orphans: orphans, pool: newPool(&cfg, groups, bare, orphans), byName: map[string]*container{}, watch: map[chan Event]bool{}, starting: map[string]context.CancelFunc{}},
 	}, nil
+}
+
+// garbage is how much garbage may gather, in percent of what is in use: while the
+// agent starts, and from then on.
+const startGarbage, garbage = 400, 100
+
+// rest is what a launcher does when nothing has been started for a while.
+func rest() {
+	debug.SetGCPercent(garbage)
+	trim.Memory()
 }
 
 // serve answers until a shutdown. The end of the process ends every process of

@@ -51,7 +51,12 @@ func (a *Accounts) Check(r Request) error {
 	if err != nil {
 		return err
 	}
-	_, _, err = a.existing(d, r)
+	return a.CheckIn(d, r)
+}
+
+// CheckIn is Check by what was read already.
+func (a *Accounts) CheckIn(d *Database, r Request) error {
+	_, _, err := a.existing(d, r)
 	return err
 }
 

@@ -7,9 +7,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"runtime"
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -50,9 +52,10 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	r.changes = team.Diff(r.old, m)
 	w.markStopped(m.Team, r.changes)
 	faults := checkCompany(m)
+	l := w.look()
 	for _, a := range m.Agents {
 		place := w.host.Agent(m.Team, a.Name)
-		todo, err := (accountLayer{w}).Plan(ctx, &host.Agent{Place: place, Want: a})
+		todo, err := (accountLayer{w, l.accounts}).Plan(ctx, &host.Agent{Place: place, Want: a})
 		if err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
 		}
@@ -241,8 +244,8 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	w.mu.Unlock()
 	failed := w.startChanged(ctx, next, r.changes, say)
 	w.spreadTrust(ctx)
-	w.drifts.teamChanged(next.name)
 	res := &wire.ApplyResult{SchemaVersion: 1, Changes: r.changes, Status: w.status(ctx, next.name)}
+	w.drifts.teamChanged(next.name) // after it: what it looks for takes the same processors
 	if len(failed) > 0 {
 		return res, &fault{wire.Failure{Message: strings.Join(failed, "\n"), Exit: wire.ExitFailed}}
 	}
@@ -270,11 +273,19 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 	if err := w.admitAdapter(ctx, next); err != nil {
 		return fmt.Errorf("%s: %w", layout.AdapterName, err)
 	}
-	for _, want := range next.manifest.Agents {
+	admitted := make([]*agentRun, len(next.manifest.Agents))
+	for i, want := range next.manifest.Agents {
 		a, err := w.admit(ctx, next, want)
 		if err != nil {
 			return fmt.Errorf("agent %s: %w", want.Name, err)
 		}
+		admitted[i] = a
+	}
+	if err := makeFolders(admitted); err != nil {
+		return err
+	}
+	for i, want := range next.manifest.Agents {
+		a := admitted[i]
 		if had, ok := next.agents[want.Name]; ok {
 			if action[want.Name] == wire.ActionKeep || action[want.Name] == wire.ActionStart {
 				continue
@@ -321,6 +332,24 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 		return err
 	}
 	return w.expel(ctx, next, say)
+}
+
+// makeFolders makes the folders of many agents side by side.
+func makeFolders(agents []*agentRun) error {
+	errs := make([]error, len(agents))
+	slots := make(chan struct{}, startsPerCore*runtime.NumCPU())
+	var all sync.WaitGroup
+	for i, a := range agents {
+		slots <- struct{}{}
+		all.Go(func() {
+			defer func() { <-slots }()
+			if err := a.folders(); err != nil {
+				errs[i] = fmt.Errorf("agent %s: %w", a.Place.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
 }
 
 func (w *Warden) setTeam(t *teamRun) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
@@ -12,19 +13,33 @@ import (
 	"bulkhead/internal/host/account"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/wire"
 )
+
+// look is what was read of the host for one answer about many agents, so that it
+// is not read anew for each of them, nor for each layer.
+type look struct {
+	rules      *nft.Look
+	accounts   func() (*account.Database, error)
+	containers []wire.ContainerStatus // of the agent that is looked at; nil: not asked yet
+}
+
+// look begins one. What it gives is read when it is first asked for.
+func (w *Warden) look() look {
+	return look{rules: w.table.Look(), accounts: sync.OnceValues(func() (*account.Database, error) { return account.Read(w.accounts.Etc) })}
+}
 
 // layers are this build's layers in the order in which they are applied: ids
 // first, then what they may write to, then the rules for these ids, then processes. They are removed in the
 // opposite order.
-func (w *Warden) layers(look *nft.Look) []host.Layer {
-	return []host.Layer{accountLayer{w}, quotaLayer{w}, egressLayer{w, look}, podLayer{w}}
+func (w *Warden) layers(l look) []host.Layer {
+	return []host.Layer{accountLayer{w, l.accounts}, quotaLayer{w}, egressLayer{w, l.rules}, podLayer{w, l.containers}}
 }
 
 // layersOf are those that an agent has: messages only where its team has an
-// adapter. They inspect within one look at the rules.
-func (w *Warden) layersOf(a *host.Agent, look *nft.Look) []host.Layer {
-	out := w.layers(look)
+// adapter. They inspect within one look.
+func (w *Warden) layersOf(a *host.Agent, l look) []host.Layer {
+	out := w.layers(l)
 	if a.Messages {
 		out = slices.Insert(out, 2, host.Layer(messagesLayer{w}))
 	}
@@ -38,7 +53,17 @@ func (w *Warden) runOf(a *host.Agent) (*agentRun, error) {
 
 // accountLayer is layer 1: one Linux account per agent, with a range of ids
 // that is shared with nobody.
-type accountLayer struct{ w *Warden }
+type accountLayer struct {
+	w    *Warden
+	read func() (*account.Database, error) // nil: read it now
+}
+
+func (l accountLayer) database() (*account.Database, error) {
+	if l.read != nil {
+		return l.read()
+	}
+	return account.Read(l.w.accounts.Etc)
+}
 
 func accountRequest(a *host.Agent) account.Request {
 	return account.Request{Name: a.Place.Account, Home: a.Place.Home(), Team: a.Place.Team, Agent: a.Place.Name, Range: layout.RangeSize}
@@ -49,11 +74,11 @@ func (accountLayer) Name() deny.Layer { return deny.LayerAccount }
 
 // Plan implements host.Layer.
 func (l accountLayer) Plan(_ context.Context, a *host.Agent) ([]string, error) {
-	if err := l.w.accounts.Check(accountRequest(a)); err != nil {
+	d, err := l.database()
+	if err != nil {
 		return nil, err
 	}
-	d, err := account.Read(l.w.accounts.Etc)
-	if err != nil {
+	if err := l.w.accounts.CheckIn(d, accountRequest(a)); err != nil {
 		return nil, err
 	}
 	if _, ok := d.User(a.Place.Account); !ok {
@@ -74,7 +99,7 @@ func (l accountLayer) Apply(ctx context.Context, a *host.Agent) error {
 
 // Inspect implements host.Layer: it reads the account files back.
 func (l accountLayer) Inspect(_ context.Context, a *host.Agent) (host.Inspection, error) {
-	d, err := account.Read(l.w.accounts.Etc)
+	d, err := l.database()
 	if err != nil {
 		return host.Inspection{}, err
 	}
@@ -145,7 +170,10 @@ func (l egressLayer) Remove(ctx context.Context, a *host.Agent) error {
 func (egressLayer) Without(s engine.Spec) engine.Spec { return s.Without(deny.LayerEgress) }
 
 // podLayer is layer 2: the account cell and the containers in it.
-type podLayer struct{ w *Warden }
+type podLayer struct {
+	w    *Warden
+	seen []wire.ContainerStatus // nil: ask now
+}
 
 // Name implements host.Layer.
 func (podLayer) Name() deny.Layer { return deny.LayerPod }
@@ -185,7 +213,11 @@ func (l podLayer) Inspect(ctx context.Context, a *host.Agent) (host.Inspection, 
 	if err != nil {
 		return host.Inspection{}, err
 	}
-	return inspectPod(a.IDs, r.containers(ctx), r.relayed(runtimeName), labels), nil
+	seen := l.seen
+	if seen == nil {
+		seen = r.containers(ctx)
+	}
+	return inspectPod(a.IDs, seen, r.relayed(runtimeName), labels), nil
 }
 
 // Remove implements host.Layer.

@@ -112,6 +112,9 @@ func (w *Warden) recoverTeam(ctx context.Context, name string) error {
 			continue // the ledger knows its agents
 		}
 		a, err := w.admit(ctx, t, want)
+		if err == nil {
+			err = a.folders()
+		}
 		if err != nil {
 			w.log.Error("agent not recovered", "team", name, "agent", want.Name, "error", err)
 			continue

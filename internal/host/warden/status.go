@@ -17,7 +17,6 @@ import (
 	"bulkhead/internal/host"
 	"bulkhead/internal/host/doctor"
 	"bulkhead/internal/host/ledger"
-	"bulkhead/internal/host/nft"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/wire"
@@ -51,7 +50,7 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 	}
 	lost := maps.Clone(w.unreadable)
 	w.mu.Unlock()
-	look := w.table.Look()
+	l := w.look()
 	res := wire.StatusResult{SchemaVersion: 1, Build: w.cfg.Build, Programs: installed, Teams: []wire.TeamStatus{}}
 	for _, t := range teams {
 		ts := wire.TeamStatus{Team: t.name}
@@ -66,7 +65,7 @@ func (w *Warden) status(ctx context.Context, name string) wire.StatusResult {
 			slots <- struct{}{}
 			all.Go(func() {
 				defer func() { <-slots }()
-				ts.Agents[i] = a.status(ctx, accepted, look)
+				ts.Agents[i] = a.status(ctx, accepted, l)
 			})
 		}
 		all.Wait()
@@ -106,7 +105,7 @@ func (w *Warden) lostTeam(name string, why error) wire.TeamStatus {
 	return ts
 }
 
-func (a *agentRun) status(ctx context.Context, accepted []string, look *nft.Look) wire.AgentStatus {
+func (a *agentRun) status(ctx context.Context, accepted []string, now look) wire.AgentStatus {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	a.mu.Lock()
@@ -122,7 +121,8 @@ func (a *agentRun) status(ctx context.Context, accepted []string, look *nft.Look
 	s.Notices, s.Outbox = a.heard.told()
 	all := true
 	some := false
-	for _, c := range a.containers(ctx) {
+	now.containers = a.containers(ctx)
+	for _, c := range now.containers {
 		s.Containers = append(s.Containers, c)
 		finished := c.Name == runtimeName && a.Want.Mode == team.ModeTask && c.Exit != nil
 		if !c.Running && !finished {
@@ -137,7 +137,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string, look *nft.Look
 	}
 	s.Raised = a.raised(s.Containers)
 	inForce := true
-	for _, one := range a.w.layersOf(&a.Agent, look) {
+	for _, one := range a.w.layersOf(&a.Agent, now) {
 		l := wire.LayerStatus{Layer: string(one.Name())}
 		if i, err := one.Inspect(ctx, &a.Agent); err != nil {
 			l.Witness = err.Error()

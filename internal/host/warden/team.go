@@ -90,10 +90,11 @@ func (w *Warden) saveTeam(t *teamRun, raw []byte) error {
 	return writeJSON(teamStatePath(w.host, t.name), t.state)
 }
 
-// admit gives an agent its account, ids and folders. The caller holds w.change.
+// admit gives an agent its account and ids; its folders are for the caller to make
+// ([agentRun.folders]). The caller holds w.change.
 func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agentRun, error) {
 	a := &agentRun{w: w, accepted: t.state.Accepted, adapter: t.adapter, Agent: host.Agent{Place: w.host.Agent(t.name, want.Name), Want: want, Messages: t.adapter != nil, Services: t.manifest.Services()}}
-	if err := (accountLayer{w}).Apply(ctx, &a.Agent); err != nil {
+	if err := (accountLayer{w: w}).Apply(ctx, &a.Agent); err != nil {
 		return nil, err
 	}
 	var err error
@@ -109,7 +110,7 @@ func (w *Warden) admit(ctx context.Context, t *teamRun, want *team.Agent) (*agen
 	}
 	a.IDs.Dialer = st.Dialer
 	a.loadFence()
-	return a, a.folders()
+	return a, nil
 }
 
 // freeDialer picks an id of the system block that no agent of any team has.
@@ -210,7 +211,7 @@ func (w *Warden) dismiss(ctx context.Context, place layout.Agent, purge bool) (g
 	if err := w.unmountDisks(place); err != nil {
 		return gone, nil, err
 	}
-	if err := (accountLayer{w}).Remove(ctx, &host.Agent{Place: place}); err != nil {
+	if err := (accountLayer{w: w}).Remove(ctx, &host.Agent{Place: place}); err != nil {
 		return gone, nil, err
 	}
 	gone = append(gone, "account "+place.Account)
