@@ -20,7 +20,7 @@ import (
 
 // Limits.
 const (
-	maxOperators   = 16 // connections of root
+	maxOperators   = 16 // connections of root that are answered at a time
 	maxConnections = 4  // of one member
 	authTimeout    = 10 * time.Second
 )
@@ -80,9 +80,16 @@ func (h *Hub) Run(ctx context.Context, ln *net.UnixListener) error {
 	slots := make(chan struct{}, maxOperators)
 	return wire.Serve(ctx, ln, func(_ context.Context, c *wire.Conn) {
 		defer func() { _ = c.Close() }()
+		peer, err := identity.PeerOf(c.Unix())
+		if err != nil || peer.UID != 0 {
+			_ = h.refuse("operator.sock", "", "", fmt.Sprintf("id %d connected to root's socket", peer.UID))
+			return
+		}
+		// Root waits for its turn: many guests may be made at once, and a
+		// connection that was closed instead would fail one of them.
 		select {
 		case slots <- struct{}{}:
-		default:
+		case <-ctx.Done():
 			return
 		}
 		defer func() { <-slots }()
@@ -92,11 +99,6 @@ func (h *Hub) Run(ctx context.Context, ln *net.UnixListener) error {
 
 // operator answers root.
 func (h *Hub) operator(ctx context.Context, c *wire.Conn) {
-	peer, err := identity.PeerOf(c.Unix())
-	if err != nil || peer.UID != 0 {
-		_ = h.refuse("operator.sock", "", "", fmt.Sprintf("id %d connected to root's socket", peer.UID))
-		return
-	}
 	if _, err := c.Greet(OperatorProtocol, OperatorVersion); err != nil {
 		return
 	}

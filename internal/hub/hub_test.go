@@ -181,6 +181,34 @@ func TestAMemberIsHeardByItsSocketIdAndToken(t *testing.T) {
 	}
 }
 
+// Each of many connections of root is answered, if only after another has ended.
+func TestRootWaitsForItsTurn(t *testing.T) {
+	_, operator, _ := start(t)
+	var first []*wire.Conn
+	for range maxOperators {
+		c := dialAs(t, 0, operator)
+		if _, err := c.Greet(OperatorProtocol, OperatorVersion); err != nil {
+			t.Fatal(err)
+		}
+		first = append(first, c)
+	}
+	late := make(chan error, 1)
+	c := dialAs(t, 0, operator)
+	go func() {
+		_, err := c.Greet(OperatorProtocol, OperatorVersion)
+		late <- err
+	}()
+	select {
+	case err := <-late:
+		t.Fatalf("one too many was answered, or thrown out: %v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	_ = first[0].Close()
+	if err := <-late; err != nil {
+		t.Errorf("the one that waited: %v", err)
+	}
+}
+
 func TestRootAloneIsTheOperator(t *testing.T) {
 	dir, operator, _ := start(t)
 	c := dialAs(t, memberID, operator)
