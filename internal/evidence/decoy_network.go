@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 
 	"bulkhead/internal/engine"
@@ -41,6 +42,9 @@ func newDecoyNetwork() (*decoyNetwork, error) {
 		return nil, err
 	}
 	n := &decoyNetwork{}
+	// As systemd has it for a host (sysctl.d/50-default.conf): everybody may ping. Where
+	// that cannot be set nobody may, and those controls say so.
+	_ = os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0o600)
 	six := raiseLoopback(decoySix...) == nil // else this kernel has no IPv6
 	all := [][2]string{
 		{"tcp", decoyListed + ":443"},
