@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net/netip"
 
@@ -47,11 +48,10 @@ func ping(t *trial) error {
 }
 
 func pingOne(to netip.Addr) error {
-	p, address := pings[0], unix.Sockaddr(&unix.SockaddrInet4{})
+	p := pings[1]
+	var address unix.Sockaddr = &unix.SockaddrInet6{Addr: to.As16()}
 	if to.Is4() {
-		address = &unix.SockaddrInet4{Addr: to.As4()}
-	} else {
-		p, address = pings[1], &unix.SockaddrInet6{Addr: to.As16()}
+		p, address = pings[0], &unix.SockaddrInet4{Addr: to.As4()}
 	}
 	fd, err := unix.Socket(p.family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, p.protocol)
 	if err != nil {
@@ -75,7 +75,7 @@ func pingOne(to netip.Addr) error {
 	answer := make([]byte, 512)
 	n, err := unix.Read(fd, answer)
 	switch {
-	case err == unix.EAGAIN: //nolint:errorlint // a bare errno
+	case errors.Is(err, unix.EAGAIN):
 		return unix.ETIMEDOUT // silence is no refusal
 	case err != nil:
 		return err

@@ -21,6 +21,7 @@ const (
 	caps     = engine.MechCaps
 	rules    = engine.MechNftables
 	guard    = engine.MechGuard
+	gateway  = engine.MechGateway
 )
 
 // off is the list of mechanisms that a control switches off.
@@ -65,7 +66,7 @@ func Attacks() []Attack {
 	return slices.Concat(
 		fileAttacks(), processAttacks(), foreignAttacks(), exposedAttacks(),
 		networkAttacks(), socketAttacks(), egressAttacks(), nameAttacks(), messageAttacks(),
-		vaultAttacks(), knowledgeAttacks(), auditAttacks(), controlAttacks(), topicAttacks(), codeAttacks(),
+		vaultAttacks(), knowledgeAttacks(), auditAttacks(), controlAttacks(), topicAttacks(), toolAttacks(), redirectAttacks(), codeAttacks(),
 		kernelAttacks(), callAttacks(), gainAttacks(), mountAttacks(), moreMountAttacks(),
 	)
 }

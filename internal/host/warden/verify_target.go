@@ -109,7 +109,10 @@ func (a *agentRun) aim(one *evidence.Agent) {
 	for _, m := range a.Want.Mounts {
 		one.ReadOnly, one.Knowledge = append(one.ReadOnly, m.Target), append(one.Knowledge, m.Host)
 	}
-	for _, allowed := range a.Want.Tools.Allowed() {
+	if one.Tools = a.Want.Tools.Allowed(); len(one.Tools) > 0 {
+		one.Rate = a.Want.Tools.WithDefaults().RatePerMinute
+	}
+	for _, allowed := range one.Tools {
 		one.Fetches = one.Fetches || allowed == string(toolname.Network) || allowed == "net_http_get"
 	}
 	for _, d := range a.Want.Egress {
