@@ -11,8 +11,19 @@ import (
 // unix socket, and to send by other protocols.
 func familyKinds() map[string]kind {
 	return map[string]kind{
-		"socket.raw":       {do: calls(called{"socket(AF_INET, SOCK_RAW, ICMP)", opening(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP), nil}, called{"socket(AF_INET6, SOCK_RAW, ICMPv6)", opening(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6), nil})},
-		"socket.packet":    {do: calls(called{"socket(AF_PACKET)", opening(unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW, 0), nil})},
+		"socket.raw": {do: calls(
+			called{"socket(AF_INET, SOCK_RAW, ICMP)", opening(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP), nil},
+			called{"socket(AF_INET6, SOCK_RAW, ICMPv6)", opening(unix.SYS_SOCKET, unix.AF_INET6, unix.SOCK_RAW, unix.IPPROTO_ICMPV6), nil},
+			called{"socket(AF_INET, SOCK_RAW, TCP)", opening(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_TCP), nil},
+			called{"socket(AF_INET, SOCK_RAW, RAW)", opening(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_RAW), nil},
+		)},
+		// The second is the first by its old name (net/socket.c, __sock_create).
+		"socket.packet": {do: calls(
+			called{"socket(AF_PACKET)", opening(unix.SYS_SOCKET, unix.AF_PACKET, unix.SOCK_RAW, 0), nil},
+			called{"socket(AF_INET, SOCK_PACKET)", opening(unix.SYS_SOCKET, unix.AF_INET, unix.SOCK_PACKET, 0), nil},
+		)},
+		"socket.ping":      {do: pingSockets},
+		"net.ping":         {do: ping},
 		"socket.netlink":   {do: netlinkSockets},
 		"socket.alg":       {do: calls(called{"socket(AF_ALG)", opening(unix.SYS_SOCKET, unix.AF_ALG, unix.SOCK_SEQPACKET, 0), nil})},
 		"socket.families":  {do: oddFamilies},
@@ -75,16 +86,28 @@ func oddFamilies(t *trial) error {
 
 // oddProtocols asks for transports of IP that rules for TCP do not judge.
 func oddProtocols(t *trial) error {
+	filtered := false // a refusal that no kernel gives who lacks the protocol
 	for _, p := range []struct {
 		name           string
 		kind, protocol int
-	}{{"UDPLITE", unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE}, {"SCTP", unix.SOCK_STREAM, unix.IPPROTO_SCTP}, {"DCCP", unix.SOCK_DCCP, unix.IPPROTO_DCCP}} {
+	}{
+		// Of no protocol: the type's own is meant, SCTP's and DCCP's (CVE-2017-6074).
+		{"SOCK_SEQPACKET", unix.SOCK_SEQPACKET, 0},
+		{"UDPLITE", unix.SOCK_DGRAM, unix.IPPROTO_UDPLITE},
+		{"SCTP", unix.SOCK_STREAM, unix.IPPROTO_SCTP},
+		{"DCCP", unix.SOCK_DCCP, unix.IPPROTO_DCCP},
+		{"SOCK_DCCP", unix.SOCK_DCCP, 0},
+	} {
 		fd, err := unix.Socket(unix.AF_INET, p.kind|unix.SOCK_CLOEXEC, p.protocol)
+		if errors.Is(err, unix.ESOCKTNOSUPPORT) && p.kind == unix.SOCK_SEQPACKET {
+			continue // no SCTP here, and nobody refused: the next says who is asked
+		}
 		if t.step("socket("+p.name+")", err) {
 			t.saw("speaks %s", p.name)
 			return unix.Close(fd)
 		}
-		if errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT) {
+		filtered = filtered || errors.Is(err, unix.EPERM) || errors.Is(err, unix.ENOSYS)
+		if !filtered && (errors.Is(err, unix.EPROTONOSUPPORT) || errors.Is(err, unix.ESOCKTNOSUPPORT)) {
 			return nil // nobody refuses here: asking for the next would load its module into the host's kernel
 		}
 	}

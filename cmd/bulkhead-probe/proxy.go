@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/url"
 	"os"
 	"regexp"
@@ -41,7 +40,7 @@ func proxyConnect(t *trial) error {
 }
 
 func connectBy(proxy, name string) error {
-	c, err := net.DialTimeout("tcp", proxy, patience) // #nosec G704 -- going where it is told is the attack
+	c, err := dialProxy(proxy)
 	if err != nil {
 		return err
 	}

@@ -19,9 +19,9 @@ type trial struct {
 	witness string
 }
 
-// errUnsupported is wrapped when the kernel lacks what an attack would use, so
-// that neither denial nor success can be had.
-var errUnsupported = errors.New("not supported by this kernel")
+// errUnsupported is wrapped when the kernel, or the agent, lacks what an attack would
+// use, so that neither denial nor success can be had.
+var errUnsupported = errors.New("not supported here")
 
 // kind is one attempt: what it does, whether it may only be made in a contained
 // place, and whether it takes a process of its own, because it changes more
@@ -38,7 +38,7 @@ type kind struct {
 // kinds lists every attempt by the name that requests use.
 func kinds() map[string]kind {
 	all := firstKinds()
-	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), topicKinds(), gatewayKinds(), exhaustKinds()} {
+	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), topicKinds(), gatewayKinds(), toolKinds(), exhaustKinds()} {
 		maps.Copy(all, more)
 	}
 	return all

@@ -48,8 +48,10 @@ func cellRules(a architecture, ptrace bool) rules {
 		}
 	}
 	// Netlink whole: the launcher sets up loopback, and what else netlink can do
-	// in this cell's network namespace takes capabilities.
-	out.calls[a.nr("socket")] = lowIn(0, []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.AF_NETLINK}, errno(unix.EAFNOSUPPORT))
+	// in this cell's network namespace takes capabilities. IP as in containers: in
+	// a user namespace that the account makes, it may have any socket that is not
+	// refused here.
+	out.calls[a.nr("socket")] = families(ret(retAllow), errno(unix.EAFNOSUPPORT))
 	out.calls[a.nr("ioctl")] = lowNotIn(1, []uint32{tiocsti, tioclinux}, unix.EPERM)
 	if ptrace {
 		delete(out.calls, a.nr("ptrace"))

@@ -167,6 +167,16 @@ func lowIn(i int, vals []uint32, otherwise block) block {
 	return append(append(b, otherwise...), bpf.RetConstant{Val: retAllow})
 }
 
+// maskedIn goes on behind itself when the bits of argument i that mask has are one
+// of vals, and else does otherwise, which returns.
+func maskedIn(i int, mask uint32, vals []uint32, otherwise block) block {
+	b := block{load(i), bpf.ALUOpConstant{Op: bpf.ALUOpAnd, Val: mask}}
+	for n, v := range vals {
+		b = append(b, equal(v, len(vals)-n-1+len(otherwise)))
+	}
+	return append(b, otherwise...)
+}
+
 // lowNotIn refuses the call when the low 32 bits of argument i are one of vals.
 func lowNotIn(i int, vals []uint32, e unix.Errno) block {
 	b := block{bpf.LoadAbsolute{Off: argLow(i), Size: 4}}

@@ -96,8 +96,10 @@ func OCIProfile(r engine.Role) ([]byte, error) {
 	}
 	allow("socket", is(0, unix.AF_UNIX))
 	for _, family := range []uint32{unix.AF_INET, unix.AF_INET6} {
-		for _, protocol := range inetProtocols {
-			allow("socket", is(0, family), is(2, protocol))
+		for _, kind := range inetTypes {
+			for _, protocol := range inetProtocols {
+				allow("socket", is(0, family), masked(1, typeMask, kind), is(2, protocol))
+			}
 		}
 	}
 	if r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter && r != engine.RoleService {

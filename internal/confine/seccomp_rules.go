@@ -25,24 +25,45 @@ const (
 // among them.
 var personalities = []uint32{0, 0xffffffff, 0x8, 0x20000, 0x20008}
 
-// inetProtocols are what IP sockets may speak: the default, ICMP, TCP, UDP,
-// ICMPv6. MPTCP and SCTP are missing on purpose: Landlock judges TCP alone.
-var inetProtocols = []uint32{0, unix.IPPROTO_ICMP, unix.IPPROTO_TCP, unix.IPPROTO_UDP, unix.IPPROTO_ICMPV6}
+// inetProtocols are what IP sockets may speak: the default, TCP, UDP. MPTCP and
+// SCTP are missing on purpose: Landlock judges TCP alone. ICMP is missing because
+// nothing of an agent needs it: where it is, there is nobody to ping.
+var inetProtocols = []uint32{0, unix.IPPROTO_TCP, unix.IPPROTO_UDP}
 
-// socketBlock allows UNIX, IP with [inetProtocols] and, if netlink, the
+// inetTypes are the types of IP sockets. The protocol alone says too little, since
+// 0 stands for the type's own: DCCP for SOCK_DCCP (CVE-2017-6074), SCTP for
+// SOCK_SEQPACKET; and AF_INET with SOCK_PACKET is AF_PACKET (net/socket.c,
+// __sock_create).
+var inetTypes = []uint32{unix.SOCK_STREAM, unix.SOCK_DGRAM}
+
+// typeMask are the bits of a socket's type; the others are flags (SOCK_TYPE_MASK in
+// include/linux/net.h).
+const typeMask = 0xf
+
+// inetBlock allows IP with [inetTypes] and [inetProtocols].
+func inetBlock() block {
+	kind := maskedIn(1, typeMask, inetTypes, errno(unix.EPERM)) // what the kernel says of raw sockets
+	protocol := lowIn(2, inetProtocols, errno(unix.EPROTONOSUPPORT))
+	return append(kind, protocol...)
+}
+
+// socketBlock allows UNIX, IP as [inetBlock] has it and, if netlink, the
 // NETLINK_ROUTE protocol that getifaddrs(3) needs.
 func socketBlock(netlink bool) block {
-	inet := lowIn(2, inetProtocols, errno(unix.EPROTONOSUPPORT))
 	refuse := errno(unix.EAFNOSUPPORT)
 	route := refuse
 	if netlink {
 		route = lowIn(2, []uint32{unix.NETLINK_ROUTE}, errno(unix.EPROTONOSUPPORT))
 	}
+	return families(route, refuse)
+}
+
+func families(netlink, otherwise block) block {
 	return dispatch(0, []choice{
 		{[]uint32{unix.AF_UNIX}, ret(retAllow)},
-		{[]uint32{unix.AF_INET, unix.AF_INET6}, inet},
-		{[]uint32{unix.AF_NETLINK}, route},
-	}, refuse)
+		{[]uint32{unix.AF_INET, unix.AF_INET6}, inetBlock()},
+		{[]uint32{unix.AF_NETLINK}, netlink},
+	}, otherwise)
 }
 
 // choice is what happens for some values of an argument.

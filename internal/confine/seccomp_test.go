@@ -247,18 +247,21 @@ func TestSocketFamilies(t *testing.T) {
 		rapid.Check(t, func(rt *rapid.T) {
 			family, protocol := rapid.Uint32Range(0, 64).Draw(rt, "family"), rapid.OneOf(rapid.Uint32Range(0, 300), rapid.Uint32()).Draw(rt, "protocol")
 			high := func(v uint32) uint64 { return uint64(v) | uint64(rapid.Uint32().Draw(rt, "high"))<<32 }
-			got := m.call(a.audit, a.nr("socket"), high(family), high(unix.SOCK_STREAM), high(protocol))
+			kind, flags := rapid.Uint32Range(0, 15).Draw(rt, "type"), rapid.SampledFrom([]uint32{0, unix.SOCK_CLOEXEC, unix.SOCK_NONBLOCK, unix.SOCK_CLOEXEC | unix.SOCK_NONBLOCK, 0xfffffff0}).Draw(rt, "flags")
+			got := m.call(a.audit, a.nr("socket"), high(family), high(kind|flags), high(protocol))
 			ip := family == unix.AF_INET || family == unix.AF_INET6
 			route := family == unix.AF_NETLINK && r != engine.RoleDialer && r != engine.RoleResolver && r != engine.RoleAdapter && r != engine.RoleService
 			want := no(unix.EAFNOSUPPORT)
 			switch {
-			case family == unix.AF_UNIX, ip && (protocol == 0 || protocol == 1 || protocol == 6 || protocol == 17 || protocol == 58), route && protocol == 0:
+			case ip && kind != unix.SOCK_STREAM && kind != unix.SOCK_DGRAM:
+				want = no(unix.EPERM)
+			case family == unix.AF_UNIX, ip && (protocol == 0 || protocol == 6 || protocol == 17), route && protocol == 0:
 				want = retAllow
 			case ip, route:
 				want = no(unix.EPROTONOSUPPORT)
 			}
 			if got != want {
-				rt.Errorf("%s, %s: socket(%d, _, %d) answers %#x, want %#x", a.name, r, family, protocol, got, want)
+				rt.Errorf("%s, %s: socket(%d, %#x, %d) answers %#x, want %#x", a.name, r, family, kind|flags, protocol, got, want)
 			}
 			got = m.call(a.audit, a.nr("socketpair"), high(family))
 			if (got == retAllow) != (family == unix.AF_UNIX) {
@@ -267,6 +270,21 @@ func TestSocketFamilies(t *testing.T) {
 		})
 		if got := m.call(a.audit, a.nr("socket"), 0x100000028, unix.SOCK_STREAM, 0); got == retAllow {
 			t.Errorf("%s, %s: AF_VSOCK with a high bit passes", a.name, r)
+		}
+		// Kinds of socket that no family or protocol gives away, and pings.
+		for _, family := range []uint64{unix.AF_INET, unix.AF_INET6} {
+			for what, got := range map[string]uint32{
+				"SOCK_PACKET, which is AF_PACKET":  m.call(a.audit, a.nr("socket"), family, unix.SOCK_PACKET|unix.SOCK_CLOEXEC, 0),
+				"SOCK_DCCP":                        m.call(a.audit, a.nr("socket"), family, unix.SOCK_DCCP, 0),
+				"SOCK_SEQPACKET, which is SCTP":    m.call(a.audit, a.nr("socket"), family, unix.SOCK_SEQPACKET, 0),
+				"SOCK_RAW for TCP":                 m.call(a.audit, a.nr("socket"), family, unix.SOCK_RAW, unix.IPPROTO_TCP),
+				"SOCK_DGRAM for ICMP":              m.call(a.audit, a.nr("socket"), family, unix.SOCK_DGRAM, unix.IPPROTO_ICMP),
+				"SOCK_DGRAM for ICMPv6, non-block": m.call(a.audit, a.nr("socket"), family, unix.SOCK_DGRAM|unix.SOCK_NONBLOCK, unix.IPPROTO_ICMPV6),
+			} {
+				if got == retAllow {
+					t.Errorf("%s, %s: family %d with %s passes", a.name, r, family, what)
+				}
+			}
 		}
 	}
 }

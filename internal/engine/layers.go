@@ -13,6 +13,8 @@ func (m Mechanism) Layer() deny.Layer {
 		return deny.LayerAccount
 	case MechNetNS, MechNftables, MechGuard:
 		return deny.LayerEgress
+	case MechGateway:
+		return deny.LayerTools
 	case MechQuota:
 		return deny.LayerQuota
 	}

@@ -9,7 +9,7 @@ import (
 func TestWithoutTakesExactlyOneLayerAway(t *testing.T) {
 	base := Spec{Name: "runtime", Role: RoleRuntime}
 	seen := map[Mechanism]bool{}
-	for _, l := range []deny.Layer{deny.LayerAccount, deny.LayerPod, deny.LayerEgress, deny.LayerQuota} {
+	for _, l := range []deny.Layer{deny.LayerAccount, deny.LayerPod, deny.LayerEgress, deny.LayerQuota, deny.LayerTools} {
 		s := base.Without(l)
 		if !s.Decoy {
 			t.Errorf("%s: a Spec without a layer is no decoy: engines would start it as an agent", l)

@@ -189,13 +189,14 @@ const (
 	MechGuard      Mechanism = "guard"    // off: no name and address check before dialling
 	MechLimits     Mechanism = "limits"   // off: no cgroup limit, and the starter's number of files
 	MechQuota      Mechanism = "quota"    // off: writes to a folder of the host, not to a disk of its own
+	MechGateway    Mechanism = "gateway"  // off: is shown to another agent's gateway, and has its token
 )
 
 // Mechanisms lists them all.
 func Mechanisms() []Mechanism {
 	return []Mechanism{
 		MechUser, MechUserNS, MechMountNS, MechPIDNS, MechNetNS, MechReadOnly, MechSeccomp, MechLandlock,
-		MechCaps, MechNoNewPrivs, MechNftables, MechGuard, MechLimits, MechQuota,
+		MechCaps, MechNoNewPrivs, MechNftables, MechGuard, MechLimits, MechQuota, MechGateway,
 	}
 }
 

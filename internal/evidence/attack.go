@@ -3,6 +3,7 @@ package evidence
 import (
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/engine"
@@ -34,6 +35,10 @@ type Targets string
 const (
 	AtNobody Targets = "none"   // at the kernel, the host or the network: one row
 	AtOthers Targets = "others" // one row for each other agent
+	// AtNext is at the agent that follows in the manifest, so that each is
+	// somebody's target: for what does not depend on whose the target is, and takes
+	// of the calls that the attacker may make in a minute.
+	AtNext Targets = "next"
 )
 
 // Attack is one way in which an agent could do harm.
@@ -173,6 +178,13 @@ type Agent struct {
 	Knowledge []string
 	// Fetches says that it has the tool net_http_get.
 	Fetches bool
+	// Tools are the groups and names of tools that it may call, and Rate how many
+	// calls a minute; 0: that is not known.
+	Tools []string
+	Rate  int64
+	// Redirects is a listed destination, "name:port", that redirects to where its
+	// path says; only a decoy has one.
+	Redirects string
 	// Resolved are destinations whose addresses are DNS's word at every time,
 	// "name:port".
 	Resolved []string
@@ -248,6 +260,12 @@ func (a Agent) has(p Position) bool {
 		return !a.Guest
 	}
 	return true
+}
+
+// may says whether an agent may call a tool.
+func (a Agent) may(tool string) bool {
+	group, _, _ := strings.Cut(tool, "_")
+	return slices.Contains(a.Tools, tool) || slices.Contains(a.Tools, group)
 }
 
 // own lists the attacker's ids as seen from p.

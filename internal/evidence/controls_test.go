@@ -21,7 +21,7 @@ func programs(t *testing.T) string {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{"bulkhead-probe", "bulkhead-shim", "bulkhead-net"} {
+	for _, p := range []string{"bulkhead-probe", "bulkhead-shim", "bulkhead-net", "bulkhead-serve"} {
 		if _, err := os.Stat(filepath.Join("../../cmd", p)); err != nil {
 			t.Logf("%s is not there yet", p)
 			continue

@@ -138,6 +138,9 @@ func (s *scene) attack(ctx context.Context, g *group) {
 		if strings.HasPrefix(h.a.Attempt, "dialer.") && s.noEgress != nil {
 			h.res = attempt.Result{Err: fmt.Errorf("%w: the decoy host has no dialer: %w", attempt.ErrLost, s.noEgress)}
 		}
+		if h.a.byTools() && s.noGates != nil {
+			h.res = attempt.Result{Err: fmt.Errorf("%w: the decoy host has no gateways: %w", attempt.ErrLost, s.noGates)}
+		}
 	}
 }
 

@@ -79,20 +79,29 @@ func (d *hostileDNS) forget() {
 	clear(d.asked)
 }
 
-func newDecoyEgress(s *scene) (*decoyEgress, error) {
-	listed, dns := netip.MustParseAddr(decoyListed), &hostileDNS{asked: map[string]int{}}
-	egress := []team.Destination{{Host: "listed.example", Port: 443, SNI: team.SNIAny, Position: "decoy"}}
-	for name := range rebindTo {
-		egress = append(egress, team.Destination{Host: name, Port: 80, SNI: team.SNIAny, Position: "decoy"})
+// decoyLists are the destinations of the attacker's manifest, and decoyAddresses the
+// addresses in it.
+func decoyLists() []team.Destination {
+	out := []team.Destination{
+		{Host: "listed.example", Port: 443, SNI: team.SNIAny, Position: "decoy"},
+		{Host: "listed.example", Port: 80, SNI: team.SNIAny, Position: "decoy"},
 	}
+	for name := range rebindTo {
+		out = append(out, team.Destination{Host: name, Port: 80, SNI: team.SNIAny, Position: "decoy"})
+	}
+	return out
+}
+
+func decoyAddresses() map[string][]netip.Addr {
+	return map[string][]netip.Addr{"listed.example": {netip.MustParseAddr(decoyListed)}}
+}
+
+func newDecoyEgress(s *scene) (*decoyEgress, error) {
+	dns := &hostileDNS{asked: map[string]int{}}
 	e := &decoyEgress{
-		place: s.a.Place.Account,
-		dns:   dns,
-		policy: dial.NewPolicy(&team.Agent{
-			Name:   "a",
-			Egress: egress,
-			Hosts:  map[string][]netip.Addr{"listed.example": {listed}},
-		}),
+		place:  s.a.Place.Account,
+		dns:    dns,
+		policy: dial.NewPolicy(&team.Agent{Name: "a", Egress: decoyLists(), Hosts: decoyAddresses()}),
 		pins: pins.New(pins.Config{
 			Table: s.table, Resolver: dns, TTL: decoyTTL,
 			Own: func() ([]netip.Addr, error) { return nil, nil }, // the world outside lies on our own loopback

@@ -1,10 +1,15 @@
 package evidence
 
 import (
+	"bufio"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"os"
+	"strings"
 	"sync"
+	"time"
 
 	"bulkhead/internal/engine"
 	"bulkhead/internal/engine/cell"
@@ -41,10 +46,14 @@ func newDecoyNetwork() (*decoyNetwork, error) {
 		return nil, err
 	}
 	n := &decoyNetwork{}
+	// As systemd has it for a host (sysctl.d/50-default.conf): everybody may ping. Where
+	// that cannot be set nobody may, and those controls say so.
+	_ = os.WriteFile("/proc/sys/net/ipv4/ping_group_range", []byte("0 2147483647"), 0o600)
 	six := raiseLoopback(decoySix...) == nil // else this kernel has no IPv6
 	all := [][2]string{
 		{"tcp", decoyListed + ":443"},
 		{"tcp", decoyListed + ":9"},
+		{"tcp", decoyListed + ":80"},
 		{"tcp", decoyUnlisted + ":443"},
 		{"tcp", decoyUnlisted + ":80"},
 		{"tcp", decoyUnlisted + ":853"},
@@ -72,7 +81,11 @@ func newDecoyNetwork() (*decoyNetwork, error) {
 			return nil, fmt.Errorf("listen on %s: %w", l[1], err)
 		}
 		n.listeners = append(n.listeners, ln)
-		n.wait.Go(func() { accept(ln, func() {}) })
+		serve := func() { accept(ln, func() {}) }
+		if l[0] == "tcp" && strings.HasSuffix(l[1], ":80") {
+			serve = func() { answerHTTP(ln) }
+		}
+		n.wait.Go(serve)
 	}
 	for _, a := range []string{decoyResolver + ":53", decoyResolver + ":853", "127.0.0.53:53", "127.0.0.1:7777", decoyUnlisted + ":443"} {
 		p, err := net.ListenPacket("udp", a)
@@ -93,6 +106,35 @@ func (n *decoyNetwork) close() {
 		_ = p.Close()
 	}
 	n.wait.Wait()
+}
+
+// answerHTTP answers one request of each connection until l is closed: one for
+// /to/REST is redirected to http://REST, any other is served.
+func answerHTTP(l net.Listener) {
+	var wait sync.WaitGroup
+	defer wait.Wait()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		wait.Go(func() {
+			defer func() { _ = c.Close() }()
+			if c.SetDeadline(time.Now().Add(2*time.Second)) != nil {
+				return
+			}
+			path, answer := "", "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 4\r\nConnection: close\r\n\r\nbait"
+			for lines := bufio.NewScanner(io.LimitReader(c, 64<<10)); lines.Scan() && lines.Text() != ""; {
+				if f := strings.Fields(lines.Text()); path == "" && len(f) == 3 {
+					path = f[1]
+				}
+			}
+			if to, ok := strings.CutPrefix(path, "/to/"); ok {
+				answer = "HTTP/1.1 302 Found\r\nLocation: http://" + to + "\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+			}
+			_, _ = io.WriteString(c, answer)
+		})
+	}
 }
 
 // raiseLoopback brings lo up and gives it further addresses.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -18,6 +19,7 @@ import (
 	"bulkhead/internal/engine"
 	"bulkhead/internal/host/nft"
 	"bulkhead/internal/layout"
+	"bulkhead/internal/wire"
 )
 
 // scene is what surrounds a decoy inside the decoy host: an attacker "a" and a
@@ -32,6 +34,8 @@ type scene struct {
 	cgroups  *cgroup.Tree
 	egress   *decoyEgress
 	noEgress error // why there is no egress
+	gateways *decoyGateways
+	noGates  error // why there are no gateways
 	target   *exec.Cmd
 	hold     io.Closer // ends the target
 	sockets  []net.Listener
@@ -65,7 +69,8 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 	s.a.Dialer, s.a.Listed = s.a.Place.DialerSocket(), "listed.example:443"
 	s.a.Code, s.a.Fetches, s.a.Listens, s.a.ReadOnly = true, true, decoyFront, []string{insideGiven}
 	s.a.Audit, s.a.Front = s.a.Place.ServiceSocket(layout.AuditName), s.a.Place.ServiceSocket(layout.FrontName)
-	s.a.Resolved = rebinding()
+	s.a.Resolved, s.a.Redirects = rebinding(), "listed.example:80"
+	s.a.Tools, s.a.Proxy = decoyTools.Allow, insideGate+"/"+gateSocket
 	s.b.TokenFile, s.b.Knowledge = decoyTokenFile, []string{filepath.Join(decoyKnowledge, "b")}
 	s.world = World{
 		Unlisted: decoyUnlisted + ":443", Loopback: "127.0.0.1:7777", Resolvers: []string{decoyResolver + ":53"},
@@ -95,11 +100,15 @@ func newScene(ctx context.Context, plan decoyPlan) (*scene, error) {
 	}
 	// Without a dialer only the controls that need one fail.
 	s.egress, s.noEgress = newDecoyEgress(s)
+	if slices.ContainsFunc(Attacks(), func(a Attack) bool { return a.byTools() && slices.Contains(plan.Attacks, a.ID) }) {
+		s.gateways, s.noGates = newDecoyGateways(s) // which take a while to start
+	}
 	return s, nil
 }
 
 // close takes everything down and waits for it.
 func (s *scene) close() {
+	s.gateways.close()
 	if s.egress != nil {
 		s.egress.close()
 	}
@@ -115,7 +124,7 @@ func (s *scene) close() {
 // makeRoot makes the decoys' root file system. Root owns it, as it must; its
 // etc is open to everybody, so that only its being read-only refuses.
 func (s *scene) makeRoot() error {
-	for _, dir := range []string{"", "etc", "tmp", "proc", "dev", "sys", "run", s.plan.Programs, s.a.Place.DialerDir()} {
+	for _, dir := range []string{"", "etc", "tmp", "proc", "dev", "sys", "run", s.plan.Programs, s.a.Place.DialerDir(), insideGate} {
 		p := filepath.Join(decoyRoot, dir)
 		if err := os.MkdirAll(p, 0o755); err != nil { // #nosec G301 -- for every decoy
 			return err
@@ -215,6 +224,10 @@ func (s *scene) spec(from Position, off []engine.Mechanism) engine.Spec {
 	switch from {
 	case FromRuntime:
 		sp.Mounts = append(sp.Mounts, engine.Mount{Kind: engine.MountBind, Source: filepath.Join(decoyKnowledge, "a"), Target: insideGiven})
+		if s.gateways != nil {
+			sp.Mounts = append(sp.Mounts, engine.Mount{Kind: engine.MountBind, Source: gateOf(&sp).shown(), Target: insideGate})
+			sp.Env = []string{wire.EnvTokenFile + "=" + insideGate + "/" + gateToken}
+		}
 	case FromCode:
 		sp.Role, inside, host = engine.RoleRun, layout.ProcID, s.a.IDs.Proc()
 	case FromGateway:

@@ -207,9 +207,14 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, []abse
 				absent = append(absent, absence{a.ID, from.Name, "there is no other agent"})
 			}
 		}
+		if a.At == AtNext {
+			if targets = nextTo(from, q.Agents); len(targets) == 0 {
+				absent = append(absent, absence{a.ID, from.Name, "there is no other agent"})
+			}
+		}
 		for _, at := range targets {
 			row := Row{Agent: from.Name, Position: pl.p, Attack: a.ID, Layer: a.Layer, Verdict: Unproven}
-			if a.At == AtOthers {
+			if a.At != AtNobody {
 				row.Target = at.Name
 			}
 			one := asking{a: a}
@@ -261,6 +266,15 @@ func (a Attack) neighboursOf(from Agent, q Request) []Agent {
 	}
 	i := max(slices.IndexFunc(q.Agents, func(o Agent) bool { return o.Name == from.Name }), 0) * aimedAt % len(q.Neighbours)
 	return slices.Concat(q.Neighbours[i:], q.Neighbours[:i])[:min(aimedAt, len(q.Neighbours))]
+}
+
+// nextTo is the agent that follows one among all; none when there is no other.
+func nextTo(from Agent, all []Agent) []Agent {
+	i := slices.IndexFunc(all, func(o Agent) bool { return o.Name == from.Name })
+	if len(all) < 2 || i < 0 {
+		return nil
+	}
+	return []Agent{all[(i+1)%len(all)]}
 }
 
 // targetsOf are at whom one attacker aims: all other agents of the manifest, and
@@ -334,7 +348,7 @@ func (a Attack) impossible(from, at Agent, w World, expected map[string]bool, q 
 			return "nothing is there of what every agent has: " + strings.Join(wanted, ", "), Unproven
 		}
 	}
-	if a.At == AtOthers {
+	if a.At != AtNobody {
 		if err := stands(a, at); err != nil {
 			return err.Error(), Unproven
 		}

@@ -21,6 +21,7 @@ const (
 	caps     = engine.MechCaps
 	rules    = engine.MechNftables
 	guard    = engine.MechGuard
+	gateway  = engine.MechGateway
 )
 
 // off is the list of mechanisms that a control switches off.
@@ -65,7 +66,7 @@ func Attacks() []Attack {
 	return slices.Concat(
 		fileAttacks(), processAttacks(), foreignAttacks(), exposedAttacks(),
 		networkAttacks(), socketAttacks(), egressAttacks(), nameAttacks(), messageAttacks(),
-		vaultAttacks(), knowledgeAttacks(), auditAttacks(), controlAttacks(), topicAttacks(), codeAttacks(),
+		vaultAttacks(), knowledgeAttacks(), auditAttacks(), controlAttacks(), topicAttacks(), toolAttacks(), redirectAttacks(), codeAttacks(),
 		kernelAttacks(), callAttacks(), gainAttacks(), mountAttacks(), moreMountAttacks(),
 	)
 }
@@ -202,7 +203,7 @@ func networkAttacks() []Attack {
 	return []Attack{
 		direct("net.unlisted", "reach an address that is not listed", "MITRE ATT&CK T1041", func(w World) string { return w.Unlisted }, proxyOf),
 		direct("net.loopback", "reach a service on the host's loopback", "CVE-2020-15257", func(w World) string { return w.Loopback }),
-		direct("net.metadata", "read the cloud's credentials", "Capital One, 2019", func(World) string { return "169.254.169.254:80" }),
+		direct("net.metadata", "read the cloud's credentials", "Capital One, 2019", func(World) string { return metadata }),
 		dns("net.dns_udp", "net.dns_udp", "UDP"),
 		dns("net.dns_tcp", "net.dns_tcp", "TCP"),
 		{
@@ -240,6 +241,9 @@ func networkAttacks() []Attack {
 		},
 	}
 }
+
+// metadata is where most clouds answer.
+const metadata = "169.254.169.254:80"
 
 // evil is a name that no manifest lists: RFC 2606 keeps it from existing.
 const evil = "evil.example:443"
@@ -287,12 +291,12 @@ func egressAttacks() []Attack {
 	all := slices.Concat(
 		ask("unlisted", "have an unlisted name reached", func(Agent) []string { return []string{evil} }),
 		ask("port", "have an unlisted port of a listed name reached", listedElsewhere),
-		ask("metadata", "have the cloud's metadata address reached", func(Agent) []string { return []string{"169.254.169.254:80"} }),
+		ask("metadata", "have the cloud's metadata address reached", func(Agent) []string { return []string{metadata} }),
 	)
 	return append(all,
 		passed("dialer.aim", "aim a passed socket elsewhere", "connect a socket that the dialer made, fresh, and disconnected from a listed destination", "dialer.aim",
 			func(from, _ Agent, w World) attempt.Request {
-				q := attempt.Request{Dialer: from.Dialer, Addresses: []string{w.Unlisted, w.Loopback, "169.254.169.254:80"}}
+				q := attempt.Request{Dialer: from.Dialer, Addresses: []string{w.Unlisted, w.Loopback, metadata}}
 				if a := proxyOf(from); a != "" {
 					q.Addresses = append(q.Addresses, a)
 				}

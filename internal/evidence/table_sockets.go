@@ -1,6 +1,8 @@
 package evidence
 
 import (
+	"net/netip"
+
 	"bulkhead/internal/deny"
 	"bulkhead/internal/evidence/attempt"
 )
@@ -25,22 +27,41 @@ func families() []Attack {
 		{Mechanism: caps, Off: off(userNS), Witness: looks("EPERM")},
 		{Mechanism: userNS, Off: off(caps), Witness: looks("EPERM")},
 	}
+	packets := []Control{
+		{Mechanism: seccomp, Off: off(caps, userNS), Witness: filtered},
+		{Mechanism: caps, Off: off(seccomp, userNS), Witness: looks("EPERM")},
+		{Mechanism: userNS, Off: off(seccomp, caps), Witness: looks("EPERM")},
+	}
+	// A network namespace begins with a net.ipv4.ping_group_range of nobody.
+	pings := []Control{
+		{Mechanism: seccomp, Off: off(netNS), Witness: filtered},
+		{Mechanism: netNS, Off: off(seccomp), Witness: looks("EACCES")},
+	}
 	return []Attack{
 		// AppArmor is asked before the capability, and says EACCES.
-		also(family("net.raw", "socket.raw", "make packets of any kind", "raw sockets for ICMP and ICMPv6", "raw(7)", initial...), "EACCES"),
-		family("net.packet", "socket.packet", "read and send frames past every rule", "socket(AF_PACKET)", "CVE-2020-14386",
-			Control{Mechanism: seccomp, Off: off(caps, userNS), Witness: filtered},
-			Control{Mechanism: caps, Off: off(seccomp, userNS), Witness: looks("EPERM")},
-			Control{Mechanism: userNS, Off: off(seccomp, caps), Witness: looks("EPERM")}),
+		also(family("net.raw", "socket.raw", "make packets of any kind", "raw sockets for ICMP, ICMPv6, TCP and any protocol", "raw(7)", packets...), "EACCES"),
+		family("net.packet", "socket.packet", "read and send frames past every rule", "socket(AF_PACKET), and the same by its old name, socket(AF_INET, SOCK_PACKET)", "CVE-2020-14386; packet(7)", packets...),
+		lacking(family("net.ping_socket", "socket.ping", "have a socket for echoes, which no capability guards", "datagram sockets for ICMP and ICMPv6", "CVE-2015-3636; icmp(7), ping_group_range", pings...), "EACCES"),
 		// The account's own filter leaves netlink, which the launcher needs.
 		inContainersOnly(family("net.netlink", "socket.netlink", "reach the kernel by netlink", "sockets for SOCK_DIAG, NETFILTER, XFRM, AUDIT, KOBJECT_UEVENT, GENERIC", "CVE-2024-1086; netlink(7)", bySeccomp)),
 		also(family("net.route", "net.route", "change addresses and routes", "RTM_NEWLINK of the loopback interface", "rtnetlink(7)", initial...), "EAFNOSUPPORT"), // servers have no netlink at all
 		lacking(family("net.alg", "socket.alg", "have the kernel encrypt, which few programs and many exploits do", "socket(AF_ALG)", "CVE-2019-8912", bySeccomp), "EAFNOSUPPORT"),
 		lacking(family("net.families", "socket.families", "reach protocols that few look after", "sockets of twelve families, KEY to IEEE802154", "CVE-2022-0435 (TIPC), CVE-2010-3904 (RDS), CVE-2010-2959 (CAN)",
 			Control{Mechanism: seccomp, Off: off(caps, userNS), Witness: filtered}), "EAFNOSUPPORT", "ESOCKTNOSUPPORT", "EPROTONOSUPPORT", "EPERM"),
-		inContainersOnly(lacking(family("net.mptcp", "socket.mptcp", "speak TCP past rules for TCP", "socket(IPPROTO_MPTCP)", "Landlock judges IPPROTO_TCP alone: Documentation/userspace-api/landlock.rst", bySeccomp), "EPROTONOSUPPORT", "ENOPROTOOPT")),
-		inContainersOnly(lacking(family("net.protocols", "socket.protocols", "speak transports that rules do not name", "sockets of SCTP, UDP-Lite and DCCP", "CVE-2017-6074", bySeccomp), "EPROTONOSUPPORT", "ESOCKTNOSUPPORT")),
+		lacking(family("net.mptcp", "socket.mptcp", "speak TCP past rules for TCP", "socket(IPPROTO_MPTCP)", "Landlock judges IPPROTO_TCP alone: Documentation/userspace-api/landlock.rst", bySeccomp), "EPROTONOSUPPORT", "ENOPROTOOPT"),
+		lacking(family("net.protocols", "socket.protocols", "speak transports that rules do not name", "sockets of SCTP, UDP-Lite and DCCP, by protocol and by type alone", "CVE-2017-6074", bySeccomp), "EPROTONOSUPPORT", "ESOCKTNOSUPPORT"),
 	}
+}
+
+// pinged are an address outside, the clouds' and the host's: no agent has one.
+func pinged(w World) []string {
+	var out []string
+	for _, a := range []string{w.Unlisted, w.Unlisted6, w.Own, metadata} {
+		if to, err := netip.ParseAddrPort(a); err == nil {
+			out = append(out, to.Addr().String())
+		}
+	}
+	return out
 }
 
 func destinations() []Attack {
@@ -80,6 +101,17 @@ func destinations() []Attack {
 	}
 	const tcp, udp = "a TCP connection, straight", "a packet, and an answer to it"
 	return []Attack{
+		{
+			ID: "net.ping", Title: "carry data out in echoes", Tries: "ping an address outside, the cloud's metadata address and the host", Attempt: "net.ping",
+			Layer: deny.LayerEgress, From: everywhere, At: AtNobody, Reference: "MITRE ATT&CK T1095; icmp(7), ping_group_range",
+			Aim: func(_, _ Agent, w World) attempt.Request { return attempt.Request{Addresses: pinged(w)} },
+			Controls: []Control{
+				{Mechanism: rules, Off: off(netNS, seccomp), Witness: rejected},
+				{Mechanism: netNS, Off: off(rules, seccomp), Witness: append(looks("EACCES"), nowhere...)},
+				{Mechanism: seccomp, Off: off(rules, netNS), Witness: filtered},
+			},
+			Lacking: looks("EACCES"),
+		},
 		straight("net.udp", "net.udp", "reach an address that is not listed, by UDP or QUIC", udp, "RFC 9000", func(_ Agent, w World) []string { return []string{w.Unlisted} }),
 		straight("net.unlisted6", "net.tcp", "reach an address that is not listed, over IPv6", tcp, "CVE-2020-13401", func(_ Agent, w World) []string { return []string{w.Unlisted6} }),
 		straight("net.loopback6", "net.tcp", "reach a service on the host's ::1", tcp, "CVE-2020-8558", func(_ Agent, w World) []string { return []string{w.Loopback6} }),

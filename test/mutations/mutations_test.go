@@ -182,7 +182,7 @@ func TestSomebodyNoticesWhenAMeasureIsMissing(t *testing.T) {
 	}
 	build(t, "-overlay", overlay(t, dir), "-o", filepath.Join(dir, "subject"), "./test/mutations/cmd/subject")
 	build(t, "-o", filepath.Join(dir, "judge"), "./test/mutations/cmd/judge")
-	build(t, "-o", programs+"/", "./cmd/bulkhead-probe", "./cmd/bulkhead-shim", "./cmd/bulkhead-net")
+	build(t, "-o", programs+"/", "./cmd/bulkhead-probe", "./cmd/bulkhead-shim", "./cmd/bulkhead-net", "./cmd/bulkhead-serve")
 	list := measures()
 	plan := Plan{Programs: "/var/lib/mutants/programs", Subject: "/var/lib/mutants/subject"}
 	for _, m := range list {

@@ -12,12 +12,12 @@ import (
 )
 
 // switchable are the mechanisms of this engine that a decoy may switch off.
-// user-id is the choice of Spec.User, quota of Spec.Mounts; nftables and guard
-// are not ours.
+// user-id is the choice of Spec.User, quota and gateway of Spec.Mounts; nftables and
+// guard are not ours.
 var switchable = []engine.Mechanism{
 	engine.MechUser, engine.MechUserNS, engine.MechMountNS, engine.MechPIDNS, engine.MechNetNS, engine.MechReadOnly,
 	engine.MechSeccomp, engine.MechLandlock, engine.MechCaps, engine.MechNoNewPrivs, engine.MechNftables, engine.MechGuard,
-	engine.MechLimits, engine.MechQuota,
+	engine.MechLimits, engine.MechQuota, engine.MechGateway,
 }
 
 // Check refuses a Spec that this engine cannot keep, with every fault at once.

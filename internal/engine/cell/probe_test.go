@@ -41,6 +41,7 @@ func TestKernelRefusesWhatTheProfileForbids(t *testing.T) {
 		}
 		everywhere := []string{
 			"vsock EAFNOSUPPORT", "vsock-high-bit EAFNOSUPPORT", "packet EAFNOSUPPORT", "netlink-audit EPROTONOSUPPORT", "mptcp EPROTONOSUPPORT",
+			"packet-by-inet EPERM", "dccp-by-type EPERM", "ping EPROTONOSUPPORT", "ping6 EPROTONOSUPPORT",
 			"unshare EPERM", "clone-newuser EPERM", "clone3 ENOSYS", "setns EPERM", "mount EPERM", "umount EPERM", "open_tree EPERM", "fsopen EPERM",
 			"ptrace EPERM", "process_vm_readv EPERM", "pidfd_getfd EPERM", "keyctl EPERM", "add_key EPERM", "bpf EPERM", "perf EPERM", "io_uring EPERM",
 			"userfaultfd EPERM", "open_by_handle_at EPERM", "personality EPERM", "tiocsti EPERM", "tiocsti-high-bit EPERM", "sethostname EPERM", "setuid-0 EINVAL",

@@ -26,6 +26,10 @@ import (
 // Version of both JSON forms (docs/contracts/verify.md).
 const Version = 2
 
+// Canary is what the target keeps in a decoy, in everything that its gateway keeps
+// for it. No request holds it, so an answer that does shows the target's own.
+const Canary = "canary-5f2c9a7e41d8b603"
+
 // MaxBytes bounds a batch, and all answers to one. An attempt at another agent
 // takes about a thousand bytes; this is room for all of them at some thirty.
 const MaxBytes = 4 << 20

@@ -37,6 +37,7 @@ func (a *agentRun) asTarget(ctx context.Context) (one evidence.Agent, running bo
 		for attack, what := range map[string]string{
 			"device.foreign": "shows a /dev/fuse of its own", "device.fuse": "has a FUSE of its own",
 			"privilege.nice": "keeps nice values of its own, which no scheduler of this host sees", "kernel.x32": "has system calls of its own, and none of x32",
+			"net.ping_socket":             "has sockets for echoes of its own, which reach its own loopback",
 			"privilege.file_capabilities": "keeps extended attributes, or does not, by itself",
 		} {
 			one.Taken = append(one.Taken, evidence.Taken{Attack: attack, Position: evidence.FromRuntime, Why: "ociRuntime: runsc: gVisor's kernel " + what})
@@ -108,7 +109,10 @@ func (a *agentRun) aim(one *evidence.Agent) {
 	for _, m := range a.Want.Mounts {
 		one.ReadOnly, one.Knowledge = append(one.ReadOnly, m.Target), append(one.Knowledge, m.Host)
 	}
-	for _, allowed := range a.Want.Tools.Allowed() {
+	if one.Tools = a.Want.Tools.Allowed(); len(one.Tools) > 0 {
+		one.Rate = a.Want.Tools.WithDefaults().RatePerMinute
+	}
+	for _, allowed := range one.Tools {
 		one.Fetches = one.Fetches || allowed == string(toolname.Network) || allowed == "net_http_get"
 	}
 	for _, d := range a.Want.Egress {
