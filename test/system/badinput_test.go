@@ -115,7 +115,9 @@ func TestARefusedManifestIsForgotten(t *testing.T) {
 		if r := c.Try(t, "up"); r.Exit != wire.ExitBadInput || !strings.Contains(r.Stderr, "nothing was changed") {
 			t.Errorf("%s", r)
 		}
-		stage.Leaves(t, before)
+		for _, d := range stage.Differ(before, stage.Picture(t)) {
+			t.Error(d)
+		}
 		pid := stage.Container(t, c.Agent(t, "writer"), "runtime").PID
 		kill9(t, pid)
 		stage.Until(t, "the writer runs again", func() bool {
