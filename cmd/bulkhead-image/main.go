@@ -1,10 +1,12 @@
-// Command bulkhead-image is the unprivileged part of "bulkhead image": what
+// Command bulkhead-image is the unprivileged part of "bulkhead image" and of
+// workspaces that are cloned: what
 // handles bytes of strangers.
 //
 //	bulkhead-image fetch   gets what a recipe lists
 //	bulkhead-image pull    gets an image of a registry
 //	bulkhead-image build   carries out a Containerfile
 //	bulkhead-image step    becomes one RUN step of it
+//	bulkhead-image clone   gets a git repository for a workspace
 //	bulkhead-image wayout  is the proxy through which the others reach what they may
 //
 // bulkhead starts it as an id that owns nothing, in an empty folder, with the
@@ -27,6 +29,7 @@ import (
 	"bulkhead/internal/image/registry"
 	"bulkhead/internal/image/wayout"
 	"bulkhead/internal/wire"
+	"bulkhead/internal/workspace/gitclone"
 )
 
 // listenFD is the proxy's listener; 3 is this program itself.
@@ -43,7 +46,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	parts := map[string]func(ctx context.Context, in io.Reader, out, log io.Writer) error{"fetch": image.Fetch, "pull": registry.Pull, "build": containerfile.Build}
+	parts := map[string]func(ctx context.Context, in io.Reader, out, log io.Writer) error{"fetch": image.Fetch, "pull": registry.Pull, "build": containerfile.Build, "clone": gitclone.Clone}
 	if len(args) == 1 && args[0] == "wayout" {
 		ln, err := net.FileListener(os.NewFile(listenFD, "listener"))
 		if err != nil {
@@ -55,7 +58,7 @@ func run(ctx context.Context, args []string) error {
 		return containerfile.RunStep()
 	}
 	if len(args) != 1 || parts[args[0]] == nil {
-		return errors.New("usage: bulkhead-image fetch|pull|build|step|wayout, started by bulkhead image")
+		return errors.New("usage: bulkhead-image fetch|pull|build|clone|step|wayout, started by bulkhead image and bulkhead up")
 	}
 	return parts[args[0]](ctx, os.Stdin, os.Stdout, os.Stderr)
 }

@@ -44,7 +44,10 @@ func (a *app) up(ctx context.Context, file string, accept []string) error {
 		if err := a.ensureWarden(ctx); err != nil {
 			return err
 		}
-		err := a.client().Call(ctx, wire.VerbApply, req, &res, a.progress)
+		remove, err := a.clones(ctx, m, &req)
+		if err == nil {
+			err = errors.Join(a.client().Call(ctx, wire.VerbApply, req, &res, a.progress), remove())
+		}
 		if client.NotRunning(err) {
 			continue // the one that greeted was just ending
 		}

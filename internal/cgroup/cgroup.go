@@ -298,6 +298,14 @@ func (g *Group) Remove() error {
 	return nil
 }
 
+// RemoveRoot removes the root folder if nothing is in it: no group and no process.
+func (t *Tree) RemoveRoot() {
+	root := &Group{tree: t}
+	for _, dir := range root.folders() {
+		_ = unix.Rmdir(dir) // refused while somebody uses it
+	}
+}
+
 // removalPatience is how long a group may stay busy after its last process
 // was killed: the kernel lets go of exiting tasks a little later.
 const removalPatience = 2 * time.Second

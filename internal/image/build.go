@@ -140,7 +140,15 @@ func (b *Builder) Steps(ctx context.Context, what string, request *os.File) (*os
 		return nil, errors.New("image: building from a Containerfile needs root, for the ids and the walls of its steps: run it with sudo")
 	}
 	once := *b
-	once.Cache, once.steps = "", true
+	once.steps = true
+	return once.Once(ctx, what, request)
+}
+
+// Once gives what the process makes of a request, which is not kept. The caller
+// closes it.
+func (b *Builder) Once(ctx context.Context, what string, request io.Reader) (*os.File, error) {
+	once := *b
+	once.Cache = ""
 	return once.tar(ctx, what, "", request)
 }
 

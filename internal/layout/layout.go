@@ -50,6 +50,10 @@ func (h Host) Images() string { return filepath.Join(h.State, "images") }
 // Image is the folder of one image; its root file system is "rootfs" in it.
 func (h Host) Image(name string) string { return filepath.Join(h.Images(), name) }
 
+// Clones holds repositories on their way into a workspace, each for the time of an
+// up, mode 0700.
+func (h Host) Clones() string { return filepath.Join(h.State, "clones") }
+
 // Programs is the root-owned copy of the programs of one build, from which
 // every agent runs. A running agent keeps its build when Bulkhead is upgraded.
 func (h Host) Programs(build string) string { return filepath.Join(h.State, "programs", build) }
@@ -119,6 +123,10 @@ func (a Agent) Logs() string { return filepath.Join(a.State, "log") }
 
 // Conf is root's folder of generated files (hosts, passwd, resolv.conf).
 func (a Agent) Conf() string { return filepath.Join(a.Run, "conf") }
+
+// Cloned is there when the workspace has begun with a clone, and beside the disk
+// that it lies on: none is wanted again.
+func (a Agent) Cloned() string { return filepath.Join(a.State, "cloned") }
 
 // PodmanConf is root's folder of what Podman is told by path.
 func (a Agent) PodmanConf() string { return filepath.Join(a.Conf(), "podman") }

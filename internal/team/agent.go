@@ -34,7 +34,7 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	a.Command = r.command(f["command"])
 	a.Env = r.env(f["env"])
 	a.Secrets = r.secrets(f["secrets"], a.Env)
-	a.Workspace = r.folder(f["workspace"])
+	a.Workspace = r.workspace(f["workspace"])
 	a.Knowledge = r.folder(f["knowledge"])
 	a.Mounts = r.mounts(f["mounts"])
 	a.Ports = r.ports(f["ports"])

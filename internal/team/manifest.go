@@ -57,7 +57,7 @@ type Agent struct {
 	Env       map[string]string
 	Mode      Mode
 	Terminal  bool   `json:",omitempty"` // its command has a terminal, to which operators attach
-	Workspace string // absolute host path of a folder to import; empty: an empty workspace
+	Workspace string // absolute host path of a folder to import, or a repository to clone ([Agent.Clone]); empty: an empty workspace
 	Mounts    []Mount
 	Ports     []uint16
 	Egress    []Destination

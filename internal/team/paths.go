@@ -91,10 +91,6 @@ func (r *reader) folder(p place) string {
 	if !ok {
 		return ""
 	}
-	if strings.Contains(s, "://") || strings.HasPrefix(s, "git@") {
-		r.fault(p, "clone it beside the manifest (git clone URL project) and write ./project, which is copied with its .git; or let the agent clone it itself, with its host in egress", "%q is no folder of this host", clip(s))
-		return ""
-	}
 	short := path.Clean(s)
 	if trimmed := strings.TrimPrefix(s, "./"); s == "" || trimmed != short && s != "." && s != "./" || strings.ContainsAny(s, "\n\t") {
 		r.fault(p, "write "+clip(short), "%q is not in its shortest form", clip(s))

@@ -74,7 +74,7 @@ type (
 		Env       map[string]scalar    `json:"env,omitempty" jsonschema:"description=Plain variables; never secrets"`
 		Mode      string               `json:"mode,omitempty" jsonschema:"enum=service,enum=session,enum=task,default=service"`
 		Terminal  bool                 `json:"terminal,omitempty" jsonschema:"default=false,description=Its command has a terminal that operators attach to; a session's always has"`
-		Workspace string               `json:"workspace,omitempty" jsonschema:"description=A folder to begin with; relative to the manifest"`
+		Workspace string               `json:"workspace,omitempty" jsonschema:"description=A folder to begin with relative to the manifest; or https://HOST/REPOSITORY#BRANCH which is cloned"`
 		Mounts    []docMount           `json:"mounts,omitempty" jsonschema:"description=Read-only folders or files of the host"`
 		Ports     []port               `json:"ports,omitempty" jsonschema:"description=TCP ports that the agent listens on"`
 		Egress    []docEgress          `json:"egress,omitempty" jsonschema:"description=The only destinations that exist for the agent"`

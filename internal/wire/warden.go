@@ -63,6 +63,9 @@ type ApplyRequest struct {
 	// Presets are the destinations that the manifest's presets stand for on this
 	// host, by preset. The warden runs no client: it checks what it is given.
 	Presets map[string][]string `json:"presets,omitempty"`
+	// Clones are folders that root cloned for workspaces that begin with a
+	// repository, by agent. The warden runs no git either.
+	Clones map[string]string `json:"clones,omitempty"`
 }
 
 // TeamRequest names a team; empty means every team.
@@ -174,6 +177,8 @@ type PlanResult struct {
 	Grants []AgentGrants `json:"grants,omitempty"`
 	// Presets are what the manifest's presets stand for.
 	Presets map[string][]string `json:"presets,omitempty"`
+	// Clones are the agents whose workspace has yet to begin with a repository.
+	Clones []string `json:"clones,omitempty"`
 }
 
 // ApplyResult is what up did.

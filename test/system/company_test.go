@@ -197,7 +197,7 @@ max_filedescriptors 1024
 }
 
 // authority is a certificate authority with one server at addr.
-func authority(t *testing.T, cn, server, addr, says string) (ca []byte, leaf []byte) {
+func authority(t *testing.T, cn, server, addr string, says http.Handler) (ca []byte, leaf []byte) {
 	t.Helper()
 	issue := func(c, parent *x509.Certificate, signer *ecdsa.PrivateKey) ([]byte, *ecdsa.PrivateKey) {
 		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -223,7 +223,7 @@ func authority(t *testing.T, cn, server, addr, says string) (ca []byte, leaf []b
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, says) }))
+	s := httptest.NewUnstartedServer(says)
 	_ = s.Listener.Close()
 	s.Listener = ln
 	s.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leafDER}, PrivateKey: key}}, MinVersion: tls.VersionTLS12}
@@ -233,12 +233,17 @@ func authority(t *testing.T, cn, server, addr, says string) (ca []byte, leaf []b
 	return block(rootDER), block(leafDER)
 }
 
+// saying answers everything with the text.
+func saying(text string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, text) })
+}
+
 func companyHost(t *testing.T, bin string) (c stage.CLI, leaf []byte) {
 	t.Helper()
 	c = host(t, bin)
 	write(t, c.Dir, company)
-	ca, leaf := authority(t, "Company", "secure.example", "203.0.113.11:8443", "hello behind the company's authority\n")
-	public, _ := authority(t, "Public", "public.example", "203.0.113.11:8444", "hello behind the image's authority\n")
+	ca, leaf := authority(t, "Company", "secure.example", "203.0.113.11:8443", saying("hello behind the company's authority\n"))
+	public, _ := authority(t, "Public", "public.example", "203.0.113.11:8444", saying("hello behind the image's authority\n"))
 	stage.Sh(t, "ip address add 10.77.0.1/32 dev lo; mkdir -p -m 755 /etc/company /srv/rootfs/etc/ssl/certs; cp "+bin+"/fetch /srv/rootfs/bin/fetch")
 	for path, content := range map[string][]byte{
 		"/etc/company/ca.pem": ca, "/srv/rootfs/etc/ssl/certs/ca-certificates.crt": public, "/etc/company/leaf.pem": leaf,

@@ -29,6 +29,7 @@ import (
 type agentRun struct {
 	w *Warden
 	host.Agent
+	clone    string      // root's folder of the repository that the workspace begins with; empty: none was given
 	accepted []string    // layers that the operator accepted in a weaker form
 	adapter  *adapterRun // the team's; nil: it has none
 
@@ -133,7 +134,7 @@ func (a *agentRun) leaves() error {
 			}
 		}
 		if !ok && leaf.path == a.Place.Workspace() && a.Want.Workspace != "" {
-			if err := importWorkspace(a.Want.Workspace, leaf.path, leaf.id); err != nil {
+			if err := a.beginWorkspace(); err != nil {
 				return err
 			}
 		}
@@ -141,7 +142,7 @@ func (a *agentRun) leaves() error {
 			return err
 		}
 	}
-	return nil
+	return a.noteClone()
 }
 
 // writeConf writes what root tells the agent's containers by files.

@@ -36,6 +36,7 @@ type review struct {
 	old      *team.Manifest // nil: the team is new
 	changes  []wire.Change
 	lost     []string
+	clones   []string // agents whose workspace is yet to be cloned
 }
 
 func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, error) {
@@ -64,6 +65,12 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 		}
 		if err := checkRootfs(rootfsOf(w.host, &host.Agent{Place: place, Want: a}), a); err != nil {
 			faults = append(faults, fmt.Sprintf("agents.%s: %v", a.Name, err))
+		}
+		if cloneWanted(place, a) {
+			r.clones = append(r.clones, a.Name)
+			if i := slices.IndexFunc(r.changes, func(c wire.Change) bool { return c.Agent == a.Name }); i >= 0 {
+				r.changes[i].Why = append(r.changes[i].Why, "clone "+a.Workspace)
+			}
 		}
 		for _, problem := range checkSources(a) {
 			faults = append(faults, fmt.Sprintf("agents.%s.%s", a.Name, problem))
@@ -166,7 +173,7 @@ func checkRootfs(root string, a *team.Agent) error {
 // without it in silence would be worse than to refuse.
 func checkSources(a *team.Agent) []string {
 	var out []string
-	if a.Workspace != "" {
+	if _, _, url := a.Clone(); a.Workspace != "" && !url {
 		switch st, err := os.Stat(a.Workspace); {
 		case errors.Is(err, unix.ENOENT):
 			out = append(out, fmt.Sprintf("workspace: %s does not exist; to mend: make it, or name a folder that exists", a.Workspace))
@@ -210,7 +217,7 @@ func (w *Warden) plan(ctx context.Context, req wire.ApplyRequest) (*wire.PlanRes
 	if err != nil {
 		return nil, err
 	}
-	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost, Grants: w.openGrants(r.manifest.Team), Presets: req.Presets}, nil
+	return &wire.PlanResult{SchemaVersion: 1, Team: r.manifest.Team, Changes: r.changes, MissingLayers: r.lost, Grants: w.openGrants(r.manifest.Team), Presets: req.Presets, Clones: r.clones}, nil
 }
 
 // apply makes the host as the manifest says.
@@ -225,10 +232,13 @@ func (w *Warden) apply(ctx context.Context, req wire.ApplyRequest, say progress)
 	if err != nil {
 		return nil, err
 	}
+	if err := w.checkClones(r.clones, req.Clones); err != nil {
+		return nil, err
+	}
 	w.mu.Lock()
 	old := w.teams[r.manifest.Team]
 	w.mu.Unlock()
-	next := &teamRun{name: r.manifest.Team, manifest: r.manifest, raw: req.Manifest, agents: map[string]*agentRun{}, state: teamState{
+	next := &teamRun{name: r.manifest.Team, manifest: r.manifest, raw: req.Manifest, clones: req.Clones, agents: map[string]*agentRun{}, state: teamState{
 		Version: stateVersion, Accepted: r.lost, Agents: map[string]agentState{}, Source: req.Path, Presets: req.Presets,
 	}}
 	if old != nil {
@@ -279,6 +289,7 @@ func (w *Warden) found(ctx context.Context, next *teamRun, changes []wire.Change
 		if err != nil {
 			return fmt.Errorf("agent %s: %w", want.Name, err)
 		}
+		a.clone = next.clones[want.Name]
 		admitted[i] = a
 	}
 	if err := makeFolders(admitted); err != nil {

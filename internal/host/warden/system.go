@@ -168,7 +168,7 @@ func (w *Warden) removeSystem(ctx context.Context) ([]string, error) {
 		}
 		gone = append(gone, "account "+name)
 	}
-	if err := errors.Join(tree.Remove(w.host.ResolverDir()), tree.Remove(filepath.Dir(w.host.Programs("x"))), w.killCgroup("")); err != nil {
+	if err := errors.Join(tree.Remove(w.host.ResolverDir()), tree.Remove(w.host.Clones()), tree.Remove(filepath.Dir(w.host.Programs("x"))), w.killCgroup("")); err != nil {
 		return gone, err
 	}
 	w.mu.Lock()

@@ -25,8 +25,9 @@ type teamRun struct {
 	raw      []byte // the manifest as it was written
 	state    teamState
 	agents   map[string]*agentRun
-	adapter  *adapterRun // nil: no agent has channels or messages
-	leaving  *adapterRun // of the former manifest, when this one has none
+	adapter  *adapterRun       // nil: no agent has channels or messages
+	leaving  *adapterRun       // of the former manifest, when this one has none
+	clones   map[string]string // what this up brought for workspaces, by agent
 }
 
 func (t *teamRun) sorted() []*agentRun {

@@ -5,9 +5,71 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
 	"bulkhead/internal/host/tree"
+	"bulkhead/internal/layout"
+	"bulkhead/internal/team"
+	"bulkhead/internal/wire"
 )
+
+// cloneWanted says whether the agent's workspace is yet to begin with a repository.
+// A disk that is not mounted hides one that has: what was noted says so.
+func cloneWanted(place layout.Agent, a *team.Agent) bool {
+	if _, _, url := a.Clone(); !url {
+		return false
+	}
+	for _, path := range []string{place.Workspace(), place.Cloned()} {
+		if _, err := os.Lstat(path); err == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// checkClones says which clones are missing, or lie where root's do not.
+func (w *Warden) checkClones(wanted []string, given map[string]string) error {
+	var faults []string
+	for _, name := range wanted {
+		if given[name] == "" {
+			faults = append(faults, fmt.Sprintf("agents.%s.workspace: its repository was not cloned; to mend: `sudo bulkhead up` of this build does it", name))
+		}
+	}
+	for name, path := range given {
+		if filepath.Dir(path) != w.host.Clones() {
+			faults = append(faults, fmt.Sprintf("agents.%s.workspace: a clone lies in %s, not in %s", name, filepath.Dir(path), w.host.Clones()))
+		}
+	}
+	if len(faults) == 0 {
+		return nil
+	}
+	slices.Sort(faults)
+	return &fault{wire.Failure{Message: strings.Join(faults, "\n"), Exit: wire.ExitBadInput}}
+}
+
+// beginWorkspace makes the workspace of a folder or a clone.
+func (a *agentRun) beginWorkspace() error {
+	from := a.Want.Workspace
+	if _, _, url := a.Want.Clone(); url {
+		if from = a.clone; from == "" {
+			return fmt.Errorf("workspace: %s is not cloned, or not whole; to mend: `sudo bulkhead up` clones it", a.Want.Workspace)
+		}
+	}
+	return importWorkspace(from, a.Place.Workspace(), a.IDs.Runtime())
+}
+
+// noteClone notes that there is a workspace, for the time when its disk is not
+// mounted. What began it does not matter: it is never begun again.
+func (a *agentRun) noteClone() error {
+	if _, _, url := a.Want.Clone(); !url {
+		return nil
+	}
+	if _, err := os.Lstat(a.Place.Cloned()); err == nil {
+		return nil
+	}
+	return tree.WriteFile(a.Place.Cloned(), []byte(a.Want.Workspace+"\n"), 0o600, 0)
+}
 
 // importWorkspace copies the operator's folder into a new workspace of the
 // agent. It copies beside and renames, so that a crash leaves no half copy

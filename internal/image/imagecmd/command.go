@@ -167,6 +167,15 @@ func registriesOf(ctx context.Context, r *image.Recipe) (egress []string, err er
 
 // builder starts what does the unprivileged part.
 func builder(c *cobra.Command, part string, noCache bool) (*image.Builder, error) {
+	b, err := unprivileged(c.ErrOrStderr(), part)
+	if err == nil && !noCache {
+		b.Cache, err = image.CacheDir()
+	}
+	return b, err
+}
+
+// unprivileged is a part of [fetcherProgram] within a build's walls.
+func unprivileged(log io.Writer, part string) (*image.Builder, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("image: %w", err)
@@ -175,11 +184,7 @@ func builder(c *cobra.Command, part string, noCache bool) (*image.Builder, error
 	if _, err := os.Stat(program); err != nil {
 		return nil, fmt.Errorf("image: %w: install %s beside %s", err, fetcherProgram, self)
 	}
-	b := &image.Builder{Fetch: []string{program, part}, Log: c.ErrOrStderr(), Group: buildGroup(c.ErrOrStderr())}
-	if !noCache {
-		b.Cache, err = image.CacheDir()
-	}
-	return b, err
+	return &image.Builder{Fetch: []string{program, part}, Log: log, Group: buildGroup(log)}, nil
 }
 
 // save copies the tar to a file of the caller's.

@@ -20,7 +20,7 @@ const (
 // made (an unprivileged container) can still build, and is told.
 func buildGroup(log io.Writer) func() (*cgroup.Group, func(), error) {
 	return func() (*cgroup.Group, func(), error) {
-		g, err := makeGroup()
+		g, tree, err := makeGroup()
 		if err != nil {
 			_, _ = fmt.Fprintf(log, "image: no limit of memory and processes holds for the build: %v\n", err)
 			return nil, func() {}, nil
@@ -31,6 +31,7 @@ func buildGroup(log io.Writer) func() (*cgroup.Group, func(), error) {
 			if err == nil {
 				err = g.Remove()
 			}
+			tree.RemoveRoot() // when no team and no other build has it
 			if err != nil {
 				_, _ = fmt.Fprintf(log, "image: the build's control group stays: %v\n", err)
 			}
@@ -38,14 +39,15 @@ func buildGroup(log io.Writer) func() (*cgroup.Group, func(), error) {
 	}
 }
 
-func makeGroup() (*cgroup.Group, error) {
+func makeGroup() (*cgroup.Group, *cgroup.Tree, error) {
 	place, err := cgroup.Place()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	tree, err := cgroup.Open(place)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return tree.Create(fmt.Sprintf("image-build-%d", os.Getpid()), cgroup.Limits{MemoryBytes: buildMemory, PIDs: buildPIDs})
+	g, err := tree.Create(fmt.Sprintf("image-build-%d", os.Getpid()), cgroup.Limits{MemoryBytes: buildMemory, PIDs: buildPIDs})
+	return g, tree, err
 }
