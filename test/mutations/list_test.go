@@ -15,6 +15,7 @@ const (
 	lock    = "internal/confine/landlock.go"
 	rules   = "internal/confine/seccomp_rules.go"
 	compile = "internal/confine/seccomp.go"
+	filters = "internal/confine/filters.go"
 	start   = "internal/engine/cell/start.go"
 	script  = "internal/engine/cell/script.go"
 	proc    = "internal/engine/cell/proc.go"
@@ -38,6 +39,9 @@ func after(file, statement, more string) edit { return edit{file, statement, sta
 var readBack = []edit{
 	{apply, "	if p.DropCaps {\n		for _, set := range", "	if p.DropCaps && !mutant.On(\"bounding\", \"capabilities\") {\n		for _, set := range"},
 	{apply, "	if p.NoNewPrivs {\n		s.Holds(", "	if p.NoNewPrivs && !mutant.On(\"no_new_privs\") {\n		s.Holds("},
+	// Filters are compiled when Bulkhead is built; those of mutants when they start.
+	{filters, "func compiled(name string) (*Filter, error) {\n", "func compiled(name string) (*Filter, error) {\n	if !mutant.On(\"\") {\n		return compile(rulesNamed(name))\n	}\n"},
+	{rules, "// ours says whether only a server", "func rulesNamed(name string) rules {\n	switch name {\n	case filterCell, filterCellPtrace:\n		return cellRules(native(), name == filterCellPtrace)\n	case filterSeal:\n		return sealRules(native())\n	}\n	return rulesFor(engine.Role(name), native())\n}\n\n// ours says whether only a server"},
 	{apply, "	if p.Seccomp {\n		s.Holds(", "	if p.Seccomp && !mutant.On(\"seccomp\") {\n		s.Holds("},
 }
 
