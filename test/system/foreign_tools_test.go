@@ -2,6 +2,7 @@ package system
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -227,6 +228,10 @@ func serve(t *testing.T, address string, f http.HandlerFunc) string {
 	s := &http.Server{Handler: f, ReadHeaderTimeout: 10 * time.Second}
 	done := make(chan error, 1)
 	go func() { done <- s.Serve(l) }()
-	t.Cleanup(func() { _ = s.Close(); _ = <-done })
+	t.Cleanup(func() {
+		if err := errors.Join(s.Close(), <-done); !errors.Is(err, http.ErrServerClosed) {
+			t.Error(err)
+		}
+	})
 	return l.Addr().String()
 }
