@@ -118,8 +118,8 @@ func tokensOfProcesses(t *trial) error {
 // How much of the files is looked at, from the top down: images are large, and
 // everybody waits.
 const (
-	filesRead = 2000
-	bytesRead = 4 << 20
+	filesRead = 1000
+	bytesRead = 2 << 20
 	ofFile    = 64 << 10
 	filesTime = 2 * time.Second
 )
@@ -188,7 +188,7 @@ func readSome(path string, e fs.DirEntry) ([]byte, bool) {
 	defer f.Close()
 	most := ofFile
 	if strings.HasPrefix(e.Name(), "core") {
-		most = bytesRead / 4
+		most = bytesRead / 2
 	}
 	raw := make([]byte, most)
 	n, err := f.Read(raw)
