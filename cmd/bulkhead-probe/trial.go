@@ -38,7 +38,7 @@ type kind struct {
 // kinds lists every attempt by the name that requests use.
 func kinds() map[string]kind {
 	all := firstKinds()
-	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), topicKinds(), gatewayKinds(), toolKinds(), exhaustKinds()} {
+	for _, more := range []map[string]kind{callKinds(), archKinds(), privilegeKinds(), exposedKinds(), foreignKinds(), familyKinds(), mountKinds(), rawProxyKinds(), keptKinds(), serverKinds(), topicKinds(), gatewayKinds(), toolKinds(), secretKinds(), exhaustKinds()} {
 		maps.Copy(all, more)
 	}
 	return all

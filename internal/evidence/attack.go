@@ -178,6 +178,12 @@ type Agent struct {
 	Knowledge []string
 	// Fetches says that it has the tool net_http_get.
 	Fetches bool
+	// Tokens are [TokenSum] of every token by which its runtime, its gateway and the
+	// servers know each other, and Shown those of them that its runtime has.
+	Tokens, Shown []string
+	// Foreign are those of all agents that must not be found where it is attacked
+	// from. The runner says which.
+	Foreign []string
 	// Tools are the groups and names of tools that it may call, and Rate how many
 	// calls a minute; 0: that is not known.
 	Tools []string

@@ -192,6 +192,7 @@ func attackFrom(ctx context.Context, h Host, q Request, pl place) ([]Row, []abse
 	}
 	defer bait.close()
 	from := pl.from
+	from.Foreign = q.foreign(from, pl.p)
 	var rows []Row
 	var asked []asking
 	var of []int // the row of each
@@ -303,6 +304,21 @@ func targetsOf(from Agent, all []Agent) []Agent {
 		guests = append(guests[place:len(guests):len(guests)], guests[:place]...)[:aimedAt]
 	}
 	return append(out, guests...)
+}
+
+// foreign are the tokens that must not be found at one place: those of all others,
+// and of its own agent's those that this part of it is not given.
+func (q *Request) foreign(from Agent, p Position) []string {
+	var out []string
+	for _, o := range slices.Concat(q.Agents, q.Neighbours) {
+		own := o.Name == from.Name && !from.Server
+		for _, sum := range o.Tokens {
+			if !own || p != FromGateway && (p != FromRuntime || !slices.Contains(o.Shown, sum)) {
+				out = append(out, sum)
+			}
+		}
+	}
+	return out
 }
 
 // expected are the paths that should be there.

@@ -1,6 +1,9 @@
 package evidence
 
 import (
+	"crypto/sha256"
+	"fmt"
+
 	"bulkhead/internal/deny"
 	"bulkhead/internal/evidence/attempt"
 )
@@ -49,6 +52,10 @@ func foreignAttacks() []Attack {
 			Layer: deny.LayerPod, From: byGateway, At: AtNobody, Reference: "CWE-214", Aim: nothing,
 			Controls: []Control{{Mechanism: pidNS, Off: off(user, userNS), Witness: looks("absent"), From: FromGateway}},
 		},
+		tokens("token.processes", "find another agent's token with a process", "look for the tokens of all others, by their sums, in the arguments and the environment of every process that is to be seen", "CWE-214; CWE-526; MITRE ATT&CK T1552.007",
+			Control{Mechanism: pidNS, Off: off(user, userNS), Witness: looks("absent")}),
+		tokens("token.files", "find another agent's token in a file", "look for the tokens of all others, by their sums, in its image, its homes and mounts, and in dumps of memory", "CWE-312; CWE-528; MITRE ATT&CK T1552.001",
+			Control{Mechanism: mountNS, Witness: looks("absent")}),
 		{
 			ID: "file.descriptors", Title: "use descriptors that were left open", Tries: "look at what it inherited beside its standard input and outputs", Attempt: "file.descriptors",
 			Layer: deny.LayerPod, From: containers, At: AtNobody, Reference: "CVE-2024-21626", Aim: nothing,
@@ -56,6 +63,27 @@ func foreignAttacks() []Attack {
 			Also:         looks("absent"),
 		},
 	}, processesOfOthers()...)
+}
+
+// TokenSum is how a probe is told of a token that it is to look for: its length and
+// its SHA-256, from which nobody learns it.
+func TokenSum(token string) string {
+	return fmt.Sprintf("%d:%x", len(token), sha256.Sum256([]byte(token)))
+}
+
+// tokens looks for tokens that are others'.
+func tokens(id, title, tries, reference string, c Control) Attack {
+	return Attack{
+		ID: id, Title: title, Tries: tries, Attempt: id, Layer: deny.LayerPod, From: everywhere, At: AtNobody, Reference: reference,
+		Aim: func(from, _ Agent, _ World) attempt.Request { return attempt.Request{Names: from.Foreign} },
+		Absent: func(from, _ Agent) (who, why string) {
+			if len(from.Foreign) == 0 {
+				return from.Name, "there is no token that it is not given itself"
+			}
+			return "", ""
+		},
+		Controls: []Control{c},
+	}
 }
 
 // processesOfOthers are on another agent's processes, by their host numbers.

@@ -102,6 +102,15 @@ func destinations() []Attack {
 	const tcp, udp = "a TCP connection, straight", "a packet, and an answer to it"
 	return []Attack{
 		{
+			ID: "net.multicast", Title: "find neighbours that answer to everybody", Tries: "a packet to the groups of mDNS, LLMNR and SSDP, and an answer to it", Attempt: "net.udp",
+			Layer: deny.LayerEgress, From: everywhere, At: AtNobody, Reference: "MITRE ATT&CK T1557.001; RFC 6762",
+			Aim: func(_, _ Agent, _ World) attempt.Request {
+				return attempt.Request{Addresses: []string{"224.0.0.251:5353", "224.0.0.252:5355", "239.255.255.250:1900"}}
+			},
+			Uncontrolled: "the loopback of a decoy host carries no multicast; the namespace and the rules refuse any address, as the controls of net.udp show",
+			Also:         append(looks("EHOSTUNREACH", "EACCES", "EPERM"), nowhere...),
+		},
+		{
 			ID: "net.ping", Title: "carry data out in echoes", Tries: "ping an address outside, the cloud's metadata address and the host", Attempt: "net.ping",
 			Layer: deny.LayerEgress, From: everywhere, At: AtNobody, Reference: "MITRE ATT&CK T1095; icmp(7), ping_group_range",
 			Aim: func(_, _ Agent, w World) attempt.Request { return attempt.Request{Addresses: pinged(w)} },

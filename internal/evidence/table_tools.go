@@ -169,6 +169,28 @@ func redirectAttacks() []Attack {
 		Also:         append(looks(string(deny.ToolInvalid)), refusal...),
 	}, "net_dns_resolve")
 	resolved.Layer = deny.LayerEgress
+	smuggled := withTools(Attack{
+		ID: "tool.smuggle", Title: "reach a foreign site on a listed address by a tool's header", Tries: "net_http_get of a listed destination with another Host, with a framing of its own, and with line ends in a field and in the URL", Attempt: "tool.call",
+		At: AtNobody, Reference: "CWE-113; CWE-444; MITRE ATT&CK T1090.004",
+		Aim: func(from, _ Agent, _ World) attempt.Request {
+			get := func(path, header string) string {
+				return fmt.Sprintf(`net_http_get {"url":"http://%s/%s","headers":{%s}}`, from.Listed, path, header)
+			}
+			return attempt.Request{Names: []string{
+				get("", `"Host":"evil.example"`), get("", `"Transfer-Encoding":"chunked"`), get("", `"X":"a\r\nHost: evil.example"`), get(`\r\nHost: evil.example`, ""),
+			}}
+		},
+		Uncontrolled: "which fields a tool sends is its code and no mechanism of a Spec that could be switched off; internal/primitive/net shows which it does",
+		Also:         append(looks(string(deny.ToolInvalid), string(deny.ToolUnsafe)), refusal...),
+	}, "net_http_get")
+	gets := smuggled.Absent
+	smuggled.Absent = func(from, at Agent) (who, why string) {
+		if who, why = gets(from, at); why == "" && from.Listed == "" {
+			return from.Name, "its manifest lists no destination by name"
+		}
+		return who, why
+	}
+	smuggled.Layer = deny.LayerEgress
 	return []Attack{
 		{
 			ID: "proxy.redirect", Title: "be led inward by a listed destination", Tries: "go to an unlisted site, the cloud's metadata and the host's loopback as a redirect has a client do: on a connection to the proxy over which an answer came", Attempt: "proxy.redirect",
@@ -179,6 +201,6 @@ func redirectAttacks() []Attack {
 			Uncontrolled: "the same guard decides as in tool.redirect, whose control shows it; test/system has a listed destination that redirects",
 			Also:         refusal,
 		},
-		fetched, resolved,
+		fetched, resolved, smuggled,
 	}
 }

@@ -15,6 +15,7 @@ const (
 	lock    = "internal/confine/landlock.go"
 	rules   = "internal/confine/seccomp_rules.go"
 	compile = "internal/confine/seccomp.go"
+	filters = "internal/confine/filters.go"
 	start   = "internal/engine/cell/start.go"
 	script  = "internal/engine/cell/script.go"
 	proc    = "internal/engine/cell/proc.go"
@@ -38,6 +39,9 @@ func after(file, statement, more string) edit { return edit{file, statement, sta
 var readBack = []edit{
 	{apply, "	if p.DropCaps {\n		for _, set := range", "	if p.DropCaps && !mutant.On(\"bounding\", \"capabilities\") {\n		for _, set := range"},
 	{apply, "	if p.NoNewPrivs {\n		s.Holds(", "	if p.NoNewPrivs && !mutant.On(\"no_new_privs\") {\n		s.Holds("},
+	// Filters are compiled when Bulkhead is built; those of mutants when they start.
+	{filters, "func compiled(name string) (*Filter, error) {\n", "func compiled(name string) (*Filter, error) {\n	if !mutant.On(\"\") {\n		return compile(rulesNamed(name))\n	}\n"},
+	{rules, "// ours says whether only a server", "func rulesNamed(name string) rules {\n	switch name {\n	case filterCell, filterCellPtrace:\n		return cellRules(native(), name == filterCellPtrace)\n	case filterSeal:\n		return sealRules(native())\n	}\n	return rulesFor(engine.Role(name), native())\n}\n\n// ours says whether only a server"},
 	{apply, "	if p.Seccomp {\n		s.Holds(", "	if p.Seccomp && !mutant.On(\"seccomp\") {\n		s.Holds("},
 }
 
@@ -107,12 +111,12 @@ func measures() []measure {
 			edit{rules, "	netlink := r != engine.RoleDialer", "	netlink := mutant.On(\"server-netlink\") || r != engine.RoleDialer"})),
 		m("user-namespace", "a user namespace of its own", by("kernel.setuid", "kernel.core_pattern", "net.raw"),
 			edit{script, "len(l.spec.User.Map) > 0 && l.spec.Has(engine.MechUserNS)", "len(l.spec.User.Map) > 0 && l.spec.Has(engine.MechUserNS) && !mutant.On(\"user-namespace\")"}),
-		m("pid-namespace", "a PID namespace of its own", by("process.see", "process.signal", "token.arguments", "vault.token_of", "code.see"),
+		m("pid-namespace", "a PID namespace of its own", by("process.see", "process.signal", "token.arguments", "token.processes", "vault.token_of", "code.see"),
 			edit{start, "	if s.Has(engine.MechPIDNS) {\n		flags", "	if s.Has(engine.MechPIDNS) && !mutant.On(\"pid-namespace\") {\n		flags"},
 			edit{script, "l.tree != nil && l.spec.Has(engine.MechPIDNS)", "l.tree != nil && l.spec.Has(engine.MechPIDNS) && !mutant.On(\"pid-namespace\")"}),
 		m("net-namespace", "a network namespace of its own", by("net.unlisted", "net.abstract", "net.loopback_udp", "front.port"),
 			edit{start, "!s.Network.Host && s.Has(engine.MechNetNS)", "!s.Network.Host && s.Has(engine.MechNetNS) && !mutant.On(\"net-namespace\")"}),
-		m("mount-namespace", "a mount namespace and a root of its own", by("file.other", "file.host_sockets", "device.foreign", "vault.keys", "control.socket", "knowledge.other", "code.files"),
+		m("mount-namespace", "a mount namespace and a root of its own", by("token.files", "file.other", "file.host_sockets", "device.foreign", "vault.keys", "control.socket", "knowledge.other", "code.files"),
 			edit{start, "	if l.spec.Has(engine.MechMountNS) {\n		l.tree", "	if l.spec.Has(engine.MechMountNS) && !mutant.On(\"mount-namespace\") {\n		l.tree"}),
 		m("ipc-namespace", "an IPC namespace of its own", nil,
 			edit{start, "uintptr(unix.CLONE_NEWIPC | unix.CLONE_NEWUTS)", "mutant.Zero(\"ipc-namespace\", uintptr(unix.CLONE_NEWIPC)) | mutant.Zero(\"uts-namespace\", uintptr(unix.CLONE_NEWUTS))"}),

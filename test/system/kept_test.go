@@ -1,6 +1,8 @@
 package system
 
 import (
+	"encoding/json"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -80,7 +82,7 @@ func TestVerifyAttacksServersCodeAndWhatIsKept(t *testing.T) {
 							t.Errorf("%+v", report.Rows[i])
 						}
 					case a.ID == "tool.redirect", a.ID == "code.socket_of" && agent == "lead", // the worker has none
-						agent == "worker" && slices.Contains([]string{"tool.fetch", "tool.resolve", "tool.tasks_of", "tool.kill_of"}, a.ID):
+						agent == "worker" && slices.Contains([]string{"tool.fetch", "tool.resolve", "tool.smuggle", "tool.tasks_of", "tool.kill_of"}, a.ID):
 						if i >= 0 || !isLeftOut(report, a.ID) {
 							t.Errorf("%s of %s is not left out", a.ID, agent)
 						}
@@ -102,6 +104,7 @@ func TestVerifyAttacksServersCodeAndWhatIsKept(t *testing.T) {
 		t.Logf("%d rows denied, %d not run, in %.1f s", report.Denied, report.NotRun, report.Seconds.Attacks)
 		c.Run(t, "audit", "verify")
 		proveServers(t, c)
+		findTokens(t, c)
 		c.Run(t, "down", "--purge")
 	})
 }
@@ -145,4 +148,39 @@ func proveServers(t *testing.T, c stage.CLI) {
 	if r, report := proven(t, c); r.Exit != 0 {
 		t.Errorf("something stayed broken: %v", broken(report))
 	}
+}
+
+// findTokens leaves a token of the worker's where the lead could read it, and wants
+// verify to find it there.
+func findTokens(t *testing.T, c stage.CLI) {
+	t.Helper()
+	var book struct{ Tokens map[string]string }
+	raw, err := os.ReadFile(layout.Default().Agent("kept", layout.AdapterName).AdapterTokens())
+	if err == nil {
+		err = json.Unmarshal(raw, &book)
+	}
+	token := book.Tokens["worker"]
+	if err != nil || token == "" {
+		t.Fatalf("the worker has no token at the adapter: %v", err)
+	}
+	of := strings.TrimSpace(c.Run(t, "exec", "worker", "--", "cat", "/run/bulkhead-token"))
+	found := func(attack string) {
+		t.Helper()
+		r, report := verify(t, c, "--no-controls", "lead")
+		if r.Exit != 1 || !slices.ContainsFunc(report.Rows, func(x evidence.Row) bool {
+			return x.Attack == attack && x.Position == evidence.FromRuntime && x.Verdict == evidence.Succeeded
+		}) {
+			t.Errorf("%s does not find what was left:\n%s", attack, report.Text())
+		}
+		if strings.Contains(r.Stdout, token) || strings.Contains(r.Stdout, of) {
+			t.Error("the report has a token in it")
+		}
+	}
+	c.Run(t, "exec", "lead", "--", "sh", "-c", `printf '{"token":"%s"}' `+token+` > $HOME/.forgotten`)
+	found("token.files")
+	c.Run(t, "exec", "lead", "--", "sh", "-c", "rm $HOME/.forgotten")
+	if _, line := backgroundLine(t, c, true, "exec", "lead", "--", "env", "TOKEN="+of, "sh", "-c", "echo running; exec sleep 1000"); line != "running\n" {
+		t.Fatalf("%q", line)
+	}
+	found("token.processes")
 }

@@ -14,6 +14,7 @@ import (
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
 	"bulkhead/internal/tool/toolname"
+	"bulkhead/internal/tooltoken"
 	"bulkhead/internal/topic"
 )
 
@@ -100,6 +101,7 @@ func (a *agentRun) aim(one *evidence.Agent) {
 		}
 		one.Unpublished, one.Unread = one.Unpublished[:min(len(one.Unpublished), maxTopics)], one.Unread[:min(len(one.Unread), maxTopics)]
 	}
+	one.Tokens, one.Shown = a.tokenSums()
 	one.Expected = a.expectedPlaces()
 	// See runtimeSpec.
 	one.ReadOnly = []string{insideGateway, programsDir, "/etc/hosts", "/etc/resolv.conf", "/etc/passwd", "/etc/group"}
@@ -125,6 +127,31 @@ func (a *agentRun) aim(one *evidence.Agent) {
 	if one.Siblings = a.everything(); len(one.Siblings) == 0 {
 		one.Siblings = one.PIDs
 	}
+}
+
+// tokenSums are the sums of all tokens of the agent, and of those that its runtime
+// is shown.
+func (a *agentRun) tokenSums() (all, shown []string) {
+	var run runState // from root's file: who starts the agent holds its lock for long
+	if there, err := readJSON(runStatePath(a.Place), &run); err != nil || !there || run.Token == "" {
+		return nil, nil
+	}
+	shown = []string{evidence.TokenSum(tooltoken.Of(run.Token))}
+	all = append(slices.Clone(shown), evidence.TokenSum(run.Token))
+	add := func(token string) {
+		if token != "" {
+			all = append(all, evidence.TokenSum(token))
+		}
+	}
+	if t, err := a.w.team(a.Place.Team); err == nil && t.adapter != nil && a.Messages {
+		add(t.adapter.token(a.Place.Name))
+	}
+	for _, name := range a.Services {
+		if s := a.w.service(name); s != nil {
+			add(s.token(a.Place.Team, a.Place.Name))
+		}
+	}
+	return all, shown
 }
 
 // everything lists the host's numbers of what runs for the agent, the launcher
