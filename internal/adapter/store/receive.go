@@ -71,6 +71,13 @@ func (a *Adapter) Receive(ctx context.Context, agent string, q ReceiveRequest) (
 			t.after = append(t.after, func() { close(w.ready) })
 			return
 		}
+		if q.Channel != "" {
+			if r := t.receivable(agent, q.Channel); r != nil {
+				w.err = r
+				t.after = append(t.after, func() { close(w.ready) })
+				return
+			}
+		}
 		t.lastID.waiter++
 		w.id = t.lastID.waiter
 		id := t.agent(agent)

@@ -60,13 +60,13 @@ var operations = []operation{
 	{
 		"post", "/v1/messages:receive", "receiveMessages", "Lease messages, and wait for the first. Durations are in nanoseconds.", nil,
 		adapter.ReceiveRequest{},
-		map[string]any{"200": deliveries{}, "400": nil, "401": nil, "429": nil, "503": nil},
+		map[string]any{"200": deliveries{}, "400": nil, "401": nil, "403": nil, "429": nil, "503": nil},
 	},
 	{
 		"get", "/v1/messages:stream", "streamMessages", "Deliveries as server-sent events `delivery`, at most max of which are not settled.",
 		[]object{number("max", "query", "1 to 100; 10"), text("channel", "query", "only from this one")},
 		nil,
-		map[string]any{"200": "text/event-stream", "400": nil, "401": nil},
+		map[string]any{"200": "text/event-stream", "400": nil, "401": nil, "403": nil},
 	},
 	{"post", "/v1/messages:ack", "acknowledgeMessages", "End deliveries for good.", nil, Leases{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},
 	{"post", "/v1/messages:refuse", "refuseMessages", "Give deliveries back for a later try.", nil, Refusals{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},

@@ -86,9 +86,6 @@ func TestEveryMessageToolDoesItsWork(t *testing.T) {
 	if d := receive(`{"channel":"all","wait":0}`); len(d) != 0 {
 		t.Errorf("what an agent sent came back to it: %+v", d)
 	}
-	if d := receive(`{"channel":"secret"}`); len(d) != 0 {
-		t.Errorf("from a channel that is not this agent's: %+v", d)
-	}
 	for n, in := range []string{`{"max":1,"wait":20,"lease":3600,"channel":"@alice+bob"}`, `{"limit":10,"wait":20}`} {
 		d := receive(in)
 		if len(d) != 1 || d[0].From != "bob" || string(d[0].Body) != fmt.Sprint(n+1) || d[0].Sequence != uint64(n+1) || d[0].Attempt != 1 {
@@ -149,6 +146,9 @@ func TestEveryRefusalOfAMessageToolHasItsCode(t *testing.T) {
 		{"msg_receive", `{"max":101}`, deny.ToolInvalid, "max"},
 		{"msg_receive", `{"wait":61}`, deny.ToolInvalid, "wait"},
 		{"msg_receive", `{"lease":0}`, deny.ToolInvalid, "lease"},
+		{"msg_receive", `{"channel":"secret"}`, deny.MessageNotAllowed, "alice is no member"},
+		{"msg_receive", `{"channel":"@bob+carol"}`, deny.MessageNotAllowed, "@bob+carol"},
+		{"msg_receive", `{"channel":"@alice+carol","wait":60}`, deny.MessageNotAllowed, "may not write to each other"},
 		{"msg_ack", `{"leases":[]}`, deny.ToolInvalid, "leases"},
 		{"msg_ack", `{"leases":[7]}`, deny.ToolInvalid, "leases"},
 		{"msg_ack", `{}`, deny.ToolInvalid, "leases"},
