@@ -193,6 +193,13 @@ func (a *Agent) Replay(ctx context.Context, _ string, q adapter.ReplayRequest) (
 	return p, err
 }
 
+// RequestMembership asks an operator for another membership.
+func (a *Agent) RequestMembership(ctx context.Context, _ string, q adapter.ChannelRequest) (adapter.MembershipRequest, error) {
+	var r adapter.MembershipRequest
+	err := a.ask(ctx, protocol.VerbRequest, protocol.Body(q), protocol.VerbRequested, &r)
+	return r, err
+}
+
 // Channels lists channels.
 func (a *Agent) Channels(ctx context.Context, _ string) ([]adapter.ChannelState, error) {
 	var l protocol.Channels

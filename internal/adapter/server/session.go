@@ -238,6 +238,8 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 			s.reply(m.ID, protocol.VerbChannelList, protocol.Channels{Channels: l})
 		}
 		return err
+	case protocol.VerbRequest:
+		return s.request(ctx, m)
 	}
 	return invalid(fmt.Sprintf("%.40q", m.Verb), "there is no such request for agents")
 }

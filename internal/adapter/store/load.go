@@ -17,6 +17,7 @@ func load(db *conn, log *slog.Logger, p Policy, wall time.Time, mono time.Durati
 		c.loadNames,
 		func() error { return c.loadQueues(wall, mono) },
 		c.loadDead,
+		c.loadMembership,
 	}
 	for _, f := range steps {
 		if err := f(); err != nil {
