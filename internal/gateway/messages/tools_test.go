@@ -160,6 +160,11 @@ func TestEveryRefusalOfAMessageToolHasItsCode(t *testing.T) {
 		{"msg_replay", `{"channel":"all","limit":1001}`, deny.ToolInvalid, "limit"},
 		{"msg_replay", `{}`, deny.ToolInvalid, "channel"},
 		{"msg_channels", `{"more":1}`, deny.ToolInvalid, "more"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"join","reason":"x"}`, deny.MessageNotAllowed, "names no orchestrator"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"approve","reason":"x"}`, deny.ToolInvalid, "change"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"join","reason":"x","state":"approved"}`, deny.ToolInvalid, "state"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"join","reason":""}`, deny.ToolInvalid, "reason"},
+		{"msg_channel_request", `{}`, deny.ToolInvalid, "channel"},
 	} {
 		refusedSaying(t, c, k.tool, k.in, k.code, k.says)
 	}
@@ -171,6 +176,7 @@ func TestEveryRefusalOfAMessageToolHasItsCode(t *testing.T) {
 		}
 		for name, in := range map[string]string{
 			"msg_receive": `{}`, "msg_ack": `{"leases":["x"]}`, "msg_thread": `{"channel":"all","sequence":1}`, "msg_replay": `{"channel":"all"}`, "msg_channels": `{}`,
+			"msg_channel_request": `{"channel":"board","agent":"alice","change":"join","reason":"x"}`,
 		} {
 			refusedSaying(t, c, name, in, deny.MessageUnavailable, "what was queued is kept")
 		}
