@@ -107,9 +107,9 @@ func TestWhoJoinsGetsWhatIsSentFromThenOnAndNoMore(t *testing.T) {
 	s := setUp(t)
 	s.send("pm", post("product", "secret of old"))
 	old := s.send("pm", Draft{IdempotencyKey: newKey().String(), Channel: "product", Type: "question", Body: json.RawMessage(`"old question"`)})
-	s.refused("ops", post("product", "not yet"), deny.MessageNotAllowed)
+	_ = s.refused("ops", post("product", "not yet"), deny.MessageNotAllowed)
 	asked := s.ask(joins("product", "ops"))
-	s.refused("ops", post("product", "asked is not approved"), deny.MessageNotAllowed)
+	_ = s.refused("ops", post("product", "asked is not approved"), deny.MessageNotAllowed)
 	if _, err := s.Replay(t.Context(), "ops", ReplayRequest{Channel: "product", From: 1}); err == nil {
 		t.Error("asked is not approved, and it reads the channel")
 	}
@@ -180,9 +180,9 @@ func TestWhoLeavesKeepsWhatWasDeliveredAndGetsNoMore(t *testing.T) {
 			t.Errorf("%+v", refused)
 		}
 		_, err := s.Replay(t.Context(), "qa", ReplayRequest{Channel: "product", From: 1})
-		s.reason(err, deny.MessageNotAllowed)
+		_ = s.reason(err, deny.MessageNotAllowed)
 		_, err = s.Thread(t.Context(), "qa", ThreadRequest{Channel: "product", Sequence: 1})
-		s.reason(err, deny.MessageNotAllowed)
+		_ = s.reason(err, deny.MessageNotAllowed)
 		if cs, err := s.Channels(t.Context(), "qa"); err != nil || slices.ContainsFunc(cs, func(c ChannelState) bool { return c.Channel == "product" }) {
 			t.Errorf("%+v, %v", cs, err)
 		}
@@ -195,7 +195,7 @@ func TestWhoLeavesKeepsWhatWasDeliveredAndGetsNoMore(t *testing.T) {
 	}
 	s.ack("qa", rest...)
 	_, err := s.Receive(t.Context(), "qa", ReceiveRequest{Channel: "product"})
-	s.reason(err, deny.MessageNotAllowed)
+	_ = s.reason(err, deny.MessageNotAllowed)
 	// Who comes back does not get, nor read, what was said while it was away.
 	s.approve(joins("product", "qa"))
 	s.send("pm", post("product", "welcome back"))
@@ -342,7 +342,7 @@ func TestADecisionIsMadeOnce(t *testing.T) {
 	if err != nil || refused.State != RequestRefused || refused.Why != "not now" || refused.Decided.IsZero() {
 		t.Fatalf("%+v, %v", refused, err)
 	}
-	s.refused("ops", post("product", "x"), deny.MessageNotAllowed)
+	_ = s.refused("ops", post("product", "x"), deny.MessageNotAllowed)
 	if again, err := s.Decide(t.Context(), r.ID, false, "again"); err != nil || !again.Duplicate || again.Why != "not now" {
 		t.Errorf("%+v, %v", again, err)
 	}
@@ -352,7 +352,7 @@ func TestADecisionIsMadeOnce(t *testing.T) {
 	}
 	for _, id := range []int64{0, -1, 99, 1 << 62} {
 		_, err := s.Decide(t.Context(), id, true, "")
-		s.reason(err, deny.MessageInvalid)
+		_ = s.reason(err, deny.MessageInvalid)
 	}
 	if _, err := s.Decide(t.Context(), r.ID, true, strings.Repeat("x", adapter.MaxReason+1)); err == nil {
 		t.Error("a reason without end was taken")
@@ -441,7 +441,7 @@ func TestTheManifestWinsOverWhatWasApproved(t *testing.T) {
 			if diff := cmp.Diff([]string{"orchestrator", "pm"}, s.members("platform")); diff != "" {
 				t.Errorf("the other channel:\n%s", diff)
 			}
-			s.refused("ops", post("product", "x"), deny.MessageNotAllowed)
+			_ = s.refused("ops", post("product", "x"), deny.MessageNotAllowed)
 			if got := s.texts("qa", "product", 1); len(got) != 1 {
 				t.Errorf("qa, a member by the manifest again, reads %q", got)
 			}
@@ -475,7 +475,7 @@ func TestTheManifestWinsOverWhatWasApproved(t *testing.T) {
 				t.Errorf("%q", got)
 			}
 			_, err := s.Decide(t.Context(), 5, true, "")
-			s.reason(err, deny.MessageInvalid)
+			_ = s.reason(err, deny.MessageInvalid)
 			got := s.decisions("orchestrator")
 			if len(got) != 2 || got[0].Decision != RequestOvertaken || got[1].Decision != RequestOvertaken || !strings.Contains(got[0].Why, "the manifest changed") {
 				t.Errorf("%+v", got)
@@ -498,7 +498,7 @@ func TestAnAgentThatGoesTakesItsApprovalsAlong(t *testing.T) {
 	if got := s.members("product"); slices.Contains(got, "outsider") {
 		t.Errorf("an agent of the same name is a member: %q", got)
 	}
-	s.refused("outsider", post("product", "x"), deny.MessageNotAllowed)
+	_ = s.refused("outsider", post("product", "x"), deny.MessageNotAllowed)
 }
 
 // What of a transaction that fails is in force nowhere, in memory neither.
@@ -512,7 +512,7 @@ func TestAnApprovalThatCannotBeWrittenIsNotInForce(t *testing.T) {
 	}}); err == nil {
 		t.Fatal("it was written")
 	}
-	s.refused("ops", post("product", "x"), deny.MessageNotAllowed)
+	_ = s.refused("ops", post("product", "x"), deny.MessageNotAllowed)
 	if _, err := s.Replay(t.Context(), "ops", ReplayRequest{Channel: "product", From: 1}); err == nil {
 		t.Error("it reads the channel")
 	}

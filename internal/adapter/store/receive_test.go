@@ -69,5 +69,5 @@ func TestWhatWaitsIsReceivedFromAChannelThatWasLeft(t *testing.T) {
 	}
 	s.ack("qa", got...)
 	_, err := s.Receive(t.Context(), "qa", ReceiveRequest{Channel: "product"})
-	s.reason(err, deny.MessageNotAllowed)
+	_ = s.reason(err, deny.MessageNotAllowed)
 }
