@@ -27,6 +27,9 @@ type Service interface {
 	Replay(ctx context.Context, agent string, q ReplayRequest) (Page, error)
 	// Channels lists what the agent may read or write, with the last sequence.
 	Channels(ctx context.Context, agent string) ([]ChannelState, error)
+	// Missed reads what of a channel the agent was never handed, without touching
+	// any delivery.
+	Missed(ctx context.Context, agent string, q MissedRequest) (Missed, error)
 	// RequestMembership asks an operator for another membership. The answer is on
 	// disk; the same request while one waits gets that one again.
 	RequestMembership(ctx context.Context, agent string, q ChannelRequest) (MembershipRequest, error)

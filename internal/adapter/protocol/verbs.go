@@ -25,6 +25,7 @@ const (
 	VerbThread   = "thread"   // adapter.ThreadRequest -> VerbPage adapter.Page
 	VerbReplay   = "replay"   // adapter.ReplayRequest -> VerbPage
 	VerbChannels = "channels" // -> VerbChannelList [Channels]
+	VerbMissed   = "missed"   // adapter.MissedRequest -> VerbMissing adapter.Missed
 	VerbRequest  = "request"  // adapter.ChannelRequest -> VerbRequested adapter.MembershipRequest
 	// VerbCancel ends the wait of a receive. It has no answer of its own; that
 	// receive is answered, with nothing or with what it had just leased.
@@ -63,6 +64,7 @@ const (
 	VerbDeadLetters = "dead_letters"
 	VerbCounted     = "counted"
 	VerbText        = "text"
+	VerbMissing     = "missing"
 	VerbRequested   = "requested"
 	VerbRequestList = "request_list"
 	VerbMemberList  = "member_list"

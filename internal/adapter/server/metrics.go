@@ -40,7 +40,7 @@ func newMetrics(store Store) *metrics {
 func known(verb string) string {
 	switch verb {
 	case "send", "receive", "ack", "extend", "refuse", "thread", "replay", "channels", "policy", "queues", "tail", "operator_thread", "dead",
-		"dead_replay", "dead_drop", "operator_send", "backup", "metrics", "request", "requests", "decide", "members":
+		"dead_replay", "dead_drop", "operator_send", "backup", "metrics", "request", "requests", "decide", "members", "missed":
 		return verb
 	}
 	return "unknown"

@@ -26,6 +26,9 @@ type (
 
 	Change            = adapter.Change
 	ChannelRequest    = adapter.ChannelRequest
+	MissedRequest     = adapter.MissedRequest
+	Range             = adapter.Range
+	Missed            = adapter.Missed
 	MembershipRequest = adapter.MembershipRequest
 	ChannelMembers    = adapter.ChannelMembers
 	MembershipChange  = adapter.MembershipChange

@@ -137,7 +137,7 @@ func (w *waiter) take(t *txn, q *queue) {
 		t.touch(e)
 		w.got = append(w.got, e)
 		w.out = append(w.out, Delivery{
-			Message: t.message(e.record, q.name), Lease: leaseToken(e.id, e.nonce), Attempt: e.attempts, Expires: t.wall.Add(w.Lease).UTC(),
+			Message: t.message(e.record, q.name), Lease: leaseToken(e.id, e.nonce), Attempt: e.attempts, Expires: t.wall.Add(w.Lease).UTC(), Missed: l.missed,
 		})
 	}
 	if len(w.got) > 0 {
