@@ -173,5 +173,5 @@ func (n *news) tellPeople(ctx context.Context, c *wire.Conn) {
 // read the log.
 func forPeople(r record.Record) bool {
 	return r.Kind == record.Life && r.Target == record.Notice ||
-		r.Kind == record.Message && r.Verdict == record.Failed && r.Target == record.Outbox
+		r.Kind == record.Message && r.Verdict == record.Failed && (r.Target == record.Outbox || r.Target == record.Gap)
 }

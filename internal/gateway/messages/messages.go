@@ -40,6 +40,7 @@ type Messages struct {
 	watch streams
 	bytes budget
 	asked flights
+	seen  *seen
 	lost  atomic.Uint64 // messages that neither adapter nor outbox took
 	stop  context.CancelFunc
 	work  sync.WaitGroup
@@ -52,6 +53,9 @@ func Open(cfg Config) (*Messages, error) {
 		return nil, err
 	}
 	m := &Messages{cfg: cfg, box: box, bytes: newBudget()}
+	if m.seen, err = openSeen(cfg.Data); err != nil {
+		cfg.Log.Add(cfg.Agent, record.Message, "seen", record.Failed, unavailable("read what was seen of channels", err.Error()+"; it is begun anew"))
+	}
 	if err := box.Damaged(); err != nil {
 		cfg.Log.Write(record.Record{Agent: cfg.Agent, Kind: record.Message, Verdict: record.Failed, Target: record.Outbox, Count: 1, Detail: err.Error()})
 	}
@@ -65,6 +69,7 @@ func Open(cfg Config) (*Messages, error) {
 	m.stop = stop
 	m.work.Go(func() { m.link.run(ctx) })
 	m.work.Go(func() { m.runDrain(ctx) })
+	m.work.Go(func() { m.runSeen(ctx) })
 	return m, nil
 }
 

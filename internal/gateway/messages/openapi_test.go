@@ -44,6 +44,7 @@ type batch struct {
 
 type deliveries struct {
 	Deliveries []adapter.Delivery `json:"deliveries"`
+	Replayed   []adapter.Message  `json:"replayed,omitempty"`
 }
 
 var operations = []operation{

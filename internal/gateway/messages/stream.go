@@ -140,7 +140,7 @@ func (m *Messages) next(r *http.Request, t *stream, most int, channel string, pa
 		}
 		return quiet, nil
 	}
-	all, err := conn.Receive(ctx, m.cfg.Agent, adapter.ReceiveRequest{Max: room, Wait: patience, Channel: channel})
+	all, missing, err := m.receive(ctx, conn, adapter.ReceiveRequest{Max: room, Wait: patience, Channel: channel})
 	if err != nil {
 		var reason *deny.Reason
 		if errors.As(err, &reason) && reason.RetryAfter == 0 {
@@ -151,6 +151,13 @@ func (m *Messages) next(r *http.Request, t *stream, most int, channel string, pa
 	}
 	m.watch.add(t, all)
 	var b bytes.Buffer
+	for i := range missing {
+		b.WriteString("event: replayed\ndata: ")
+		if err := json.Compact(&b, protocol.AppendMessage(nil, &missing[i])); err != nil {
+			continue
+		}
+		b.WriteString("\n\n")
+	}
 	for i := range all {
 		b.WriteString("event: delivery\ndata: ")
 		// An event ends at a line's end, and a sender's JSON may have lines.

@@ -134,13 +134,13 @@ func (m *Messages) toolReceive(ctx context.Context, c *tool.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.Receive(ctx, m.cfg.Agent, adapter.ReceiveRequest{
+	all, missing, err := m.receive(ctx, s, adapter.ReceiveRequest{
 		Max: int(c.In.Int("max")), Wait: time.Duration(c.In.Int("wait")) * time.Second, Lease: time.Duration(c.In.Int("lease")) * time.Second, Channel: c.In.String("channel"),
 	})
 	if err != nil {
 		return nil, reasonFor(c.What(), err)
 	}
-	return json.RawMessage(protocol.AppendDeliveries(nil, all, false)), nil
+	return json.RawMessage(appendReceived(nil, all, missing)), nil
 }
 
 func (m *Messages) toolAck(ctx context.Context, c *tool.Call) (any, error) {
@@ -154,7 +154,7 @@ func (m *Messages) toolAck(ctx context.Context, c *tool.Call) (any, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	leases := c.In.Strings("leases")
-	errs := s.Ack(ctx, m.cfg.Agent, leases)
+	errs := m.ack(ctx, s, leases)
 	out := Items{make([]Item, len(errs))}
 	for i, err := range errs {
 		if err != nil {
