@@ -2,6 +2,8 @@ package system
 
 import (
 	"encoding/json"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -171,6 +173,87 @@ func TestTheOrchestratorAsksAndAnOperatorDecidesWhoIsInAChannel(t *testing.T) {
 		})
 		if out := c.Run(t, "denials", "--json"); !strings.Contains(out, `"channel request"`) {
 			t.Error(out)
+		}
+	})
+}
+
+func TestWhatFoundNoPlaceIsReplayedAndWhatIsGoneIsTold(t *testing.T) {
+	talking(t, engines, func(t *testing.T, c stage.CLI) {
+		pending := func(args ...string) (got struct {
+			Deliveries []adapter.Delivery
+			Replayed   []adapter.Message
+		},
+		) {
+			t.Helper()
+			r := msg(t, c, "worker", append([]string{"receive", "--channel", "@lead+worker"}, args...)...)
+			if r.Exit != 0 || json.Unmarshal([]byte(r.Stdout), &got) != nil {
+				t.Fatal(r)
+			}
+			return got
+		}
+		batch := `n=$0; while [ $n -le $1 ]; do ` + shimMsg + ` msg send --to worker --type count "$n" > /dev/null || exit 1; n=$((n+1)); done`
+		const over = 3
+		c.Run(t, "exec", "lead", "--", "sh", "-c", batch, "1", strconv.Itoa(adapter.QueueSize+over))
+		first := pending("--wait", "10s", "--lease", "1h")
+		if len(first.Deliveries) != 1 || first.Deliveries[0].Sequence != over+1 || len(first.Replayed) != over || first.Replayed[0].Sequence != 1 || string(first.Replayed[2].Body) != "3" {
+			t.Fatalf("%+v", first)
+		}
+		// Whoever is killed: it comes until the delivery is acknowledged, and then no more.
+		if r := msg(t, c, "worker", "refuse", "--delay", "1ms", first.Deliveries[0].Lease); r.Exit != 0 {
+			t.Fatal(r)
+		}
+		if err := unix.Kill(adapterPID(t, c), unix.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		c.Run(t, "restart", "worker")
+		stage.Until(t, "its gateway has the adapter", func() bool { return msg(t, c, "worker", "channels").Exit == 0 })
+		again := pending("--wait", "10s", "--ack")
+		if len(again.Deliveries) != 1 || again.Deliveries[0].Sequence != over+1 || len(again.Replayed) != over {
+			t.Fatalf("%+v", again)
+		}
+		if next := pending("--ack"); len(next.Deliveries) != 1 || next.Deliveries[0].Sequence != over+2 || len(next.Replayed) > 0 {
+			t.Errorf("%+v", next)
+		}
+		if out := c.Run(t, "dlq", "list", "worker", "--json"); strings.Count(out, `"recipient"`) != over {
+			t.Errorf("a replay changed the dead letters: %s", out)
+		}
+		if a := c.Agent(t, "worker"); a.Gaps != nil {
+			t.Errorf("a gap that was filled is told: %+v", a.Gaps)
+		}
+		if out := c.Run(t, "why", "worker", "message:all-agents"); !strings.Contains(out, "is a member") {
+			t.Error(out)
+		}
+
+		// The store is put back to a copy of before: what came since is gone.
+		copied := filepath.Join(t.TempDir(), "talk.db")
+		c.Run(t, "msg", "backup", copied)
+		for len(pending("--max", "100", "--ack").Deliveries) > 0 {
+		}
+		sent(t, c, "lead", "--to", "worker", "--type", "note", `"of which the copy knows nothing"`)
+		if got := pending("--wait", "10s", "--ack"); len(got.Deliveries) != 1 {
+			t.Fatalf("%+v", got)
+		}
+		stage.Until(t, "the gateway has written down what was seen", func() bool {
+			return strings.Contains(stage.Sh(t, "cat $(find /var/lib/bulkhead -path '*/worker/*' -name seen.json)"), `"@lead+worker":{"sequence":`+strconv.Itoa(adapter.QueueSize+over+1))
+		})
+		c.Run(t, "down")
+		stage.Sh(t, "cd /var/lib/bulkhead/teams/talk/agents/comm_adapter/data; cat "+copied+" > messages.db; rm -f messages.db-wal messages.db-shm")
+		c.Run(t, "up")
+		stage.Until(t, "status says what is missing", func() bool {
+			a := c.Agent(t, "worker")
+			return a.Gaps != nil && a.Gaps.Count == 1
+		})
+		if out := c.Run(t, "status"); !strings.Contains(out, "worker: messages to it are MISSING in 1 places of channels") {
+			t.Error(out)
+		}
+		if out := c.Run(t, "denials", "worker", "--json"); !strings.Contains(out, "put back to an earlier state") {
+			t.Error(out)
+		}
+		if out := c.Run(t, "metrics"); !strings.Contains(out, `bulkhead_message_gaps_total{team="talk",agent="worker"} 1`) {
+			t.Error(out)
+		}
+		if a := c.Agent(t, "lead"); a.Gaps != nil {
+			t.Errorf("the lead missed nothing: %+v", a.Gaps)
 		}
 	})
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/client"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
@@ -113,6 +114,7 @@ func (m *Messages) unfilled(channel string, upTo uint64, why string) {
 	if upTo > 0 && !m.seen.tell(channel, upTo) {
 		return
 	}
+	m.gaps.Add(1)
 	m.cfg.Log.Write(record.Record{
 		Agent: m.cfg.Agent, Kind: record.Message, Verdict: record.Failed, Target: record.Gap, Count: 1,
 		Reason: &deny.Reason{
@@ -125,27 +127,28 @@ func (m *Messages) unfilled(channel string, upTo uint64, why string) {
 // runSeen looks at each new connection whether the adapter still has what this
 // agent has seen, and keeps the file.
 func (m *Messages) runSeen(ctx context.Context) {
-	tick := time.NewTicker(saveEvery)
-	defer tick.Stop()
+	var compared *client.Agent
 	said := ""
-	for checked := false; ; {
+	for ctx.Err() == nil {
 		conn, changed := m.link.get()
-		switch {
-		case conn == nil:
-			checked = false
-		case !checked:
-			checked = m.compare(ctx, conn)
+		var again <-chan time.Time
+		if conn != nil && conn != compared {
+			if m.compare(ctx, conn) {
+				compared = conn
+			} else {
+				again = time.After(awayPause)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-changed:
+		case <-again:
+		case <-m.seen.kick:
+			wait(ctx.Done(), nil, saveEvery) // others are acknowledged meanwhile
 		}
 		if err := m.seen.save(); err != nil && err.Error() != said {
 			said = err.Error()
 			m.cfg.Log.Add(m.cfg.Agent, record.Message, "seen", record.Failed, unavailable("remember what was seen of channels", said))
-		}
-		select {
-		case <-ctx.Done():
-			_ = m.seen.save() // without it more is asked than needed
-			return
-		case <-changed:
-		case <-tick.C:
 		}
 	}
 }

@@ -42,6 +42,7 @@ type Messages struct {
 	asked flights
 	seen  *seen
 	lost  atomic.Uint64 // messages that neither adapter nor outbox took
+	gaps  atomic.Uint64 // that cannot be filled
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 }
@@ -189,11 +190,12 @@ func (m *Messages) keep(d adapter.Draft) outcome {
 	return outcome{SendResult: adapter.SendResult{Err: r}}
 }
 
-// Outbox gives how many messages wait, how many found no place since this began,
-// and a channel that is closed when the first changes.
-func (m *Messages) Outbox() (waiting int, lost uint64, changed <-chan struct{}) {
+// Outbox gives how many messages wait, how many found no place and how many gaps
+// could not be filled since this began, and a channel that is closed when the
+// first changes.
+func (m *Messages) Outbox() (waiting int, lost, gaps uint64, changed <-chan struct{}) {
 	_, changed = m.box.Waiting(0)
-	return m.box.Len(), m.lost.Load(), changed
+	return m.box.Len(), m.lost.Load(), m.gaps.Load(), changed
 }
 
 // away says whether an error means that the adapter could not say.

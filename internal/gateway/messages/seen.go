@@ -17,7 +17,7 @@ const (
 	maxMarks  = 4096 // channels; an agent has its team's and one with each other agent
 	maxTaken  = 8192 // deliveries whose end was not heard of
 	maxSeen   = 2 << 20
-	saveEvery = time.Second
+	saveEvery = 100 * time.Millisecond
 )
 
 // mark is how far the agent has come in a channel.
@@ -47,9 +47,9 @@ type taken struct {
 
 // seen remembers the last message of each channel that the agent acknowledged.
 //
-// The file is written without a sync, at most once a second: one that is behind
-// only has the adapter asked about more than was needed, and the adapter knows
-// what became of each delivery.
+// The file is written without a sync, a little later, many acknowledgements at
+// once: one that is behind only has the adapter asked about more than was needed,
+// and the adapter knows what became of each delivery.
 type seen struct {
 	path string
 
@@ -57,12 +57,13 @@ type seen struct {
 	marks  map[string]mark
 	leases map[string]taken
 	dirty  bool
+	kick   chan struct{} // holds a token when dirty became true
 }
 
 // openSeen reads what is there. What cannot be read is begun anew, with an error
 // that says so.
 func openSeen(dir string) (*seen, error) {
-	s := &seen{path: filepath.Join(dir, "seen.json"), marks: map[string]mark{}, leases: map[string]taken{}}
+	s := &seen{path: filepath.Join(dir, "seen.json"), marks: map[string]mark{}, leases: map[string]taken{}, kick: make(chan struct{}, 1)}
 	f, err := os.Open(s.path)
 	if errors.Is(err, os.ErrNotExist) {
 		return s, nil
@@ -174,7 +175,13 @@ func (s *seen) set(channel string, m mark) {
 		return
 	}
 	s.marks[channel] = m
-	s.dirty = true
+	if !s.dirty {
+		s.dirty = true
+		select {
+		case s.kick <- struct{}{}:
+		default:
+		}
+	}
 }
 
 func (s *seen) of(channel string) mark {

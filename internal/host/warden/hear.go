@@ -31,6 +31,7 @@ type hearing struct {
 	mu      sync.Mutex
 	notices wire.Heard
 	gaps    wire.Heard
+	gapsOf  uint64 // that the gateway has counted
 	lost    wire.Heard
 	outbox  wire.Outbox
 
@@ -90,6 +91,15 @@ func (a *agentRun) take(e wire.GatewayEvent, now time.Time) {
 	if e.Outbox != nil {
 		h.mu.Lock()
 		h.outbox = *e.Outbox
+		// A gateway that began anew counts anew.
+		if n := e.Outbox.Gaps; n > 0 && n != h.gapsOf {
+			if n < h.gapsOf {
+				h.gapsOf = 0
+			}
+			h.gaps.Count += min(n-h.gapsOf, 1<<32)
+			h.gaps.Last = now
+		}
+		h.gapsOf, h.outbox.Gaps = e.Outbox.Gaps, 0
 		h.mu.Unlock()
 	}
 	var r record.Record
@@ -109,15 +119,11 @@ func (a *agentRun) take(e wire.GatewayEvent, now time.Time) {
 		}
 		log.Warn("an agent tells its operator", "notice", text, "left_out", left)
 	case r.Kind == record.Message && r.Target == record.Gap:
-		h.mu.Lock()
-		h.gaps.Count++
-		h.gaps.Last = now
-		h.mu.Unlock()
 		what, why := "", r.Detail
 		if r.Reason != nil {
 			what, why = r.Reason.What, r.Reason.Why
 		}
-		log.Error("messages to an agent are missing and cannot be had any more", "what", what[:min(len(what), maxNotice)], "why", why[:min(len(why), maxNotice)])
+		log.Error("messages to an agent are missing and cannot be had any more", "what", what[:min(len(what), maxNotice/8)], "why", why[:min(len(why), maxNotice)])
 	case r.Kind == record.Message && r.Target == record.Outbox:
 		n := min(max(r.Count, 1), 1<<32)
 		h.mu.Lock()

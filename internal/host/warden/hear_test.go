@@ -63,10 +63,31 @@ func TestLostMessagesAndWhatWaitsAreTold(t *testing.T) {
 	}
 }
 
+func TestGapsAreToldAndCounted(t *testing.T) {
+	var out bytes.Buffer
+	a := hearer(&out)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a.take(event(t, record.Record{
+		Kind: record.Message, Verdict: record.Failed, Target: record.Gap, Count: 1,
+		Reason: &deny.Reason{Code: deny.MessageUnavailable, What: "channel product", Why: "messages 3 to 5 are lost"},
+	}), at)
+	if !strings.Contains(out.String(), "channel product") || !strings.Contains(out.String(), "messages 3 to 5 are lost") {
+		t.Error(out.String())
+	}
+	// 2, one more, then a gateway that began anew and has found 1.
+	for _, n := range []uint64{2, 2, 3, 0, 1} {
+		a.take(wire.GatewayEvent{Outbox: &wire.Outbox{Gaps: n}}, at)
+	}
+	if _, o, g := a.heard.told(); o != nil || g == nil || g.Count != 4 || !g.Last.Equal(at) {
+		t.Errorf("%+v %+v", o, g)
+	}
+}
+
 // A gateway may be captured: nothing that it says may do more than be shown.
 func FuzzWhatAGatewayTells(f *testing.F) {
 	f.Add([]byte(`{"record":{"kind":"lifecycle","target":"notice","detail":"x"}}`))
 	f.Add([]byte(`{"record":{"kind":"message","verdict":"failed","target":"outbox","count":18446744073709551615},"outbox":{"waiting":-1,"refused":3}}`))
+	f.Add([]byte(`{"record":{"kind":"message","verdict":"failed","target":"gap","reason":{"what":"channel c","why":"lost"}},"outbox":{"gaps":18446744073709551615}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var e wire.GatewayEvent
 		if json.Unmarshal(raw, &e) != nil {
