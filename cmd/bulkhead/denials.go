@@ -177,9 +177,9 @@ func readDenials(files []*os.File, from time.Time, by string) (map[string]*denia
 // refused says whether a record is of something that was asked for and not
 // given. A tool's "no such key" or "that is no number" is an answer, no refusal.
 // That a message was lost, since neither the adapter nor the outbox took it, was
-// refused to the agent.
+// refused to the agent, and so was one that the adapter has not any more.
 func refused(r record.Record) bool {
-	if r.Kind == record.Message && r.Verdict == record.Failed && r.Target == record.Outbox && r.Reason != nil {
+	if r.Kind == record.Message && r.Verdict == record.Failed && (r.Target == record.Outbox || r.Target == record.Gap) && r.Reason != nil {
 		return true
 	}
 	if r.Verdict != record.Denied || r.Reason == nil {

@@ -52,7 +52,8 @@ func newMessagesCommand(a *app) *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(newTailCommand(a), newSendCommand(a), newQueuesCommand(a), newThreadsCommand(a), newBackupCommand(a), newRepairCommand(a))
+	c.AddCommand(newTailCommand(a), newSendCommand(a), newQueuesCommand(a), newThreadsCommand(a), newChannelsCommand(a), newRequestsCommand(a),
+		newApproveCommand(a), newRefuseCommand(a), newBackupCommand(a), newRepairCommand(a))
 	return c
 }
 

@@ -24,6 +24,16 @@ func aMessage(n uint64) adapter.Message {
 	}
 }
 
+var at = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// aRequest tries to act on the operator's terminal, and to be approved.
+func aRequest() adapter.MembershipRequest {
+	return adapter.MembershipRequest{
+		ID: 4, By: "orchestrator", At: at, Expires: at.Add(adapter.RequestLife), State: adapter.RequestOpen,
+		ChannelRequest: adapter.ChannelRequest{Channel: "product", Agent: "ops", Change: adapter.Join, Reason: "please\r\x1b[1A4  approved already\n\u202eevil"},
+	}
+}
+
 // adapterAnswers is what an adapter says to operators.
 func adapterAnswers(t *testing.T) map[string]any {
 	t.Helper()
@@ -66,6 +76,24 @@ func adapterAnswers(t *testing.T) map[string]any {
 				return protocol.DeadLetters{DeadLetters: []adapter.DeadLetter{dead}}
 			case protocol.VerbDeadReplay, protocol.VerbDeadDrop:
 				return protocol.Counted{Count: 1}
+			case protocol.VerbMembers:
+				return protocol.Members{Channels: []adapter.ChannelMembers{
+					{Channel: "platform", Members: []string{}, Changes: []adapter.MembershipChange{{Agent: "orchestrator", Change: adapter.Leave, Request: 2, At: at}}},
+					{Channel: "product", Members: []string{"ops\x1b[2J", "pm"}, Last: 41, Changes: []adapter.MembershipChange{{Agent: "ops", Change: adapter.Join, Request: 3, At: at, From: 18}}},
+				}}
+			case protocol.VerbRequests:
+				return protocol.Requests{Requests: []adapter.MembershipRequest{
+					aRequest(), {ID: 5, By: "orchestrator", ChannelRequest: adapter.ChannelRequest{Channel: "product", Agent: "qa", Change: adapter.Leave, Reason: "done"}, At: at, Expires: at.Add(adapter.RequestLife), State: adapter.RequestRefused, Decided: at, Why: "no\nnever"},
+				}}
+			case protocol.VerbDecide:
+				var d protocol.Decision
+				_ = json.Unmarshal(q.Body, &d)
+				r := aRequest()
+				r.State, r.Decided, r.Why = adapter.RequestApproved, at, d.Reason
+				if r.Duplicate = d.ID == 3; !d.Approve {
+					r.State = adapter.RequestRefused
+				}
+				return r
 			case protocol.VerbMetrics:
 				return protocol.Text{Text: "# TYPE bulkhead_messages_queued gauge\nbulkhead_messages_queued{agent=\"pm\"} 0\n"}
 			}
@@ -90,6 +118,10 @@ func TestWhatOperatorsSeeOfMessages(t *testing.T) {
 		{"msg-send", []string{"msg", "send", "--channel", "product", "--key", messageKey, `{"a":1}`}, "msg-send.json"},
 		{"msg-queues", []string{"msg", "queues"}, "msg-queues.json"},
 		{"msg-threads", []string{"msg", "threads", "product", "7"}, "msg-threads.json"},
+		{"msg-channels", []string{"msg", "channels"}, "msg-channels.json"},
+		{"msg-requests", []string{"msg", "requests", "--all"}, "msg-requests.json"},
+		{"msg-approve", []string{"msg", "approve", "3"}, "msg-approve.json"},
+		{"msg-refuse", []string{"msg", "refuse", "4", "--reason", "not now"}, "msg-refuse.json"},
 		{"msg-repair", []string{"msg", "repair"}, "msg-repair.json"},
 		{"dlq-list", []string{"dlq", "list"}, "dlq-list.json"},
 		{"dlq-inspect", []string{"dlq", "inspect", "17"}, "dlq-inspect.json"},
@@ -131,6 +163,13 @@ func TestMessagesAreRefusedWithTheirMend(t *testing.T) {
 		{"msg", "send", "--to", "a", "--channel", "b", "x"},
 		{"msg", "threads", "product", "none"},
 		{"dlq", "replay"},
+		{"msg", "approve"},
+		{"msg", "approve", "none"},
+		{"msg", "approve", "0"},
+		{"msg", "approve", "-1"},
+		{"msg", "approve", "1", "2"},
+		{"msg", "refuse", "1"},
+		{"msg", "refuse", "1", "--reason", " "},
 		{"dlq", "drop", "1", "--all", "pm"},
 		{"dlq", "inspect", "-1"},
 		{"dlq", "inspect", "0"},

@@ -132,6 +132,10 @@ func toldOf(s wire.AgentStatus, now time.Time) (t toldLines) {
 	if n := s.Notices; n != nil && now.Sub(n.Last) < noticeDays {
 		t.notices = append(t.notices, fmt.Sprintf("%s: %d, the last at %s: `bulkhead notices %s`", s.Agent, n.Count, n.Last.UTC().Format(time.RFC3339), s.Agent))
 	}
+	if g := s.Gaps; g != nil && now.Sub(g.Last) < noticeDays {
+		t.wrong = append(t.wrong, fmt.Sprintf("%s: messages to it are MISSING in %d places of channels, the last found at %s, and cannot be had any more: `bulkhead denials %s`",
+			s.Agent, g.Count, g.Last.UTC().Format(time.RFC3339), s.Agent))
+	}
 	o := s.Outbox
 	if o == nil {
 		return t

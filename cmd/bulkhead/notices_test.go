@@ -22,6 +22,8 @@ func TestWhatStatusSaysOfNoticesAndTheOutbox(t *testing.T) {
 		{"a notice", wire.AgentStatus{Agent: "w", Notices: at(time.Hour)}, "", "w: 3, the last at 2026-01-02T02:04:05Z: `bulkhead notices w`"},
 		{"one of the day before yesterday", wire.AgentStatus{Agent: "w", Notices: at(48 * time.Hour)}, "", ""},
 		{"messages wait", wire.AgentStatus{Agent: "w", Outbox: &wire.OutboxStatus{Outbox: wire.Outbox{Waiting: 9}}}, "w: 9 messages wait in its outbox for the adapter", ""},
+		{"a gap stays one", wire.AgentStatus{Agent: "w", Gaps: at(0)}, "w: messages to it are MISSING in 3 places of channels", ""},
+		{"a gap of long ago", wire.AgentStatus{Agent: "w", Gaps: at(25 * time.Hour)}, "", ""},
 		{"messages are lost", wire.AgentStatus{Agent: "w", Outbox: &wire.OutboxStatus{Lost: at(0)}}, "w: 3 messages are LOST", ""},
 	} {
 		t.Run(k.name, func(t *testing.T) {
@@ -40,8 +42,9 @@ func TestMetricsTellOfNoticesAndLostMessages(t *testing.T) {
 	text := checkMetrics(&wire.Checks{Team: "t", Heard: []wire.AgentHeard{
 		{Agent: "w", Notices: &wire.Heard{Count: 4}},
 		{Agent: "v", Outbox: &wire.OutboxStatus{Outbox: wire.Outbox{Waiting: 9}, Lost: &wire.Heard{Count: 2}}},
+		{Agent: "u", Gaps: &wire.Heard{Count: 5}},
 	}})
-	for _, want := range []string{`bulkhead_notices_total{team="t",agent="w"} 4`, `bulkhead_outbox_messages{team="t",agent="v"} 9`, `bulkhead_messages_lost_total{team="t",agent="v"} 2`} {
+	for _, want := range []string{`bulkhead_message_gaps_total{team="t",agent="u"} 5`, `bulkhead_notices_total{team="t",agent="w"} 4`, `bulkhead_outbox_messages{team="t",agent="v"} 9`, `bulkhead_messages_lost_total{team="t",agent="v"} 2`} {
 		if !strings.Contains(text, want+"\n") {
 			t.Errorf("no %s in\n%s", want, text)
 		}
@@ -52,6 +55,9 @@ func TestALostMessageIsADenialAndAnUnreachedAdapterIsNone(t *testing.T) {
 	r := record.Record{Kind: record.Message, Verdict: record.Failed, Target: record.Outbox, Reason: &deny.Reason{Code: deny.MessageUnavailable}}
 	if !refused(r) {
 		t.Error("it is left out")
+	}
+	if r.Target = record.Gap; !refused(r) {
+		t.Error("a gap is left out")
 	}
 	if r.Target = "adapter"; refused(r) { // the message is in the outbox
 		t.Error("a message that waits is said to be refused")

@@ -98,6 +98,9 @@ type Delivery struct {
 	Lease   string    `json:"lease"`   // opaque; what Ack, Refuse and Extend take
 	Attempt int       `json:"attempt"` // from 1
 	Expires time.Time `json:"lease_expires"`
+	// Missed is the last message of the channel that found no place in this
+	// recipient's queue; 0: there is none. The gateway asks for it ([MissedRequest]).
+	Missed uint64 `json:"missed_sequence_id,omitempty"`
 }
 
 // DeadLetter is a delivery that was given up.

@@ -27,6 +27,12 @@ type Service interface {
 	Replay(ctx context.Context, agent string, q ReplayRequest) (Page, error)
 	// Channels lists what the agent may read or write, with the last sequence.
 	Channels(ctx context.Context, agent string) ([]ChannelState, error)
+	// Missed reads what of a channel the agent was never handed, without touching
+	// any delivery.
+	Missed(ctx context.Context, agent string, q MissedRequest) (Missed, error)
+	// RequestMembership asks an operator for another membership. The answer is on
+	// disk; the same request while one waits gets that one again.
+	RequestMembership(ctx context.Context, agent string, q ChannelRequest) (MembershipRequest, error)
 }
 
 // SendResult is the answer to one draft.
@@ -80,7 +86,8 @@ type ChannelState struct {
 	Channel string   `json:"channel"`
 	Members []string `json:"members"`
 	Last    uint64   `json:"last_sequence_id"`
-	Queued  int      `json:"queued"` // of this agent, from this channel
+	From    uint64   `json:"from_sequence_id,omitempty"` // the first that this agent may read, when it is not 1
+	Queued  int      `json:"queued"`                     // of this agent, from this channel
 }
 
 // Operator is what only operators may ask, through the warden.
@@ -100,6 +107,13 @@ type Operator interface {
 	// OperatorSend sends as the operator ("operator"), with every right.
 	OperatorSend(ctx context.Context, d Draft) SendResult
 	Backup(ctx context.Context, path string) error
+	// Requests lists requests for another membership, those that wait or, with
+	// all, the last that are over as well; the oldest first.
+	Requests(ctx context.Context, all bool) ([]MembershipRequest, error)
+	// Decide approves or refuses one that waits. The same decision again changes nothing.
+	Decide(ctx context.Context, id int64, approve bool, why string) (MembershipRequest, error)
+	// Members lists the channels of the manifest with who is in them.
+	Members(ctx context.Context) ([]ChannelMembers, error)
 }
 
 // OperatorName is the sender of what an operator sends. No agent may have it.

@@ -145,7 +145,7 @@ func (n *news) tellPeople(ctx context.Context, c *wire.Conn) {
 		var changed <-chan struct{}
 		if n.messages != nil {
 			var now wire.Outbox
-			now.Waiting, now.Refused, changed = n.messages.Outbox()
+			now.Waiting, now.Refused, now.Gaps, changed = n.messages.Outbox()
 			if now != last && tell(c, wire.GatewayEvent{Outbox: &now}, nil) != nil {
 				return
 			}
@@ -173,5 +173,5 @@ func (n *news) tellPeople(ctx context.Context, c *wire.Conn) {
 // read the log.
 func forPeople(r record.Record) bool {
 	return r.Kind == record.Life && r.Target == record.Notice ||
-		r.Kind == record.Message && r.Verdict == record.Failed && r.Target == record.Outbox
+		r.Kind == record.Message && r.Verdict == record.Failed && (r.Target == record.Outbox || r.Target == record.Gap)
 }

@@ -43,6 +43,7 @@ const (
 const (
 	Notice = "notice" // of Life: an agent tells its operator something, which is Detail
 	Outbox = "outbox" // of Message, failed: a message was lost, since nobody could keep it
+	Gap    = "gap"    // of Message, failed: messages to the agent are missing and cannot be had any more
 )
 
 // Record is one decision.

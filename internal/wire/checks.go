@@ -56,4 +56,5 @@ type AgentHeard struct {
 	Agent   string        `json:"agent"`
 	Notices *Heard        `json:"notices,omitempty"`
 	Outbox  *OutboxStatus `json:"outbox,omitempty"`
+	Gaps    *Heard        `json:"gaps,omitempty"`
 }

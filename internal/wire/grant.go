@@ -104,6 +104,9 @@ type GatewayEvent struct {
 type Outbox struct {
 	Waiting int    `json:"waiting"` // messages that wait for the adapter
 	Refused uint64 `json:"refused"` // that found no place, and were answered with messages.unavailable, since the gateway began
+	// Gaps counts parts of channels that the agent should have got and that nobody
+	// has any more, since the gateway began. status has them as gaps of the agent.
+	Gaps uint64 `json:"gaps,omitempty"`
 }
 
 // VerbCalls, towards the warden, asks for a connection of which an agent's

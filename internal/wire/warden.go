@@ -244,6 +244,9 @@ type AgentStatus struct {
 	Notices *Heard `json:"notices,omitempty"`
 	// Outbox is the state of its gateway's, when messages wait there or were lost.
 	Outbox *OutboxStatus `json:"outbox,omitempty"`
+	// Gaps are parts of channels that the agent should have got and that nobody
+	// has any more, as its gateway told since the warden began.
+	Gaps *Heard `json:"gaps,omitempty"`
 }
 
 // Raised are limits as /proc/PID/limits of the runtime has them: the hard ones.

@@ -193,6 +193,20 @@ func (a *Agent) Replay(ctx context.Context, _ string, q adapter.ReplayRequest) (
 	return p, err
 }
 
+// Missed reads what of a channel the agent was never handed.
+func (a *Agent) Missed(ctx context.Context, _ string, q adapter.MissedRequest) (adapter.Missed, error) {
+	var m adapter.Missed
+	err := a.ask(ctx, protocol.VerbMissed, protocol.Body(q), protocol.VerbMissing, &m)
+	return m, err
+}
+
+// RequestMembership asks an operator for another membership.
+func (a *Agent) RequestMembership(ctx context.Context, _ string, q adapter.ChannelRequest) (adapter.MembershipRequest, error) {
+	var r adapter.MembershipRequest
+	err := a.ask(ctx, protocol.VerbRequest, protocol.Body(q), protocol.VerbRequested, &r)
+	return r, err
+}
+
 // Channels lists channels.
 func (a *Agent) Channels(ctx context.Context, _ string) ([]adapter.ChannelState, error) {
 	var l protocol.Channels

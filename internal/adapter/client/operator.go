@@ -108,3 +108,24 @@ func (o *Operator) Metrics(ctx context.Context) (string, error) {
 	err := o.ask(ctx, protocol.VerbMetrics, protocol.Body(struct{}{}), protocol.VerbText, &t)
 	return t.Text, err
 }
+
+// Requests lists requests for another membership.
+func (o *Operator) Requests(ctx context.Context, all bool) ([]adapter.MembershipRequest, error) {
+	var l protocol.Requests
+	err := o.ask(ctx, protocol.VerbRequests, protocol.Body(protocol.RequestsQuery{All: all}), protocol.VerbRequestList, &l)
+	return l.Requests, err
+}
+
+// Decide approves or refuses one.
+func (o *Operator) Decide(ctx context.Context, id int64, approve bool, why string) (adapter.MembershipRequest, error) {
+	var r adapter.MembershipRequest
+	err := o.ask(ctx, protocol.VerbDecide, protocol.Body(protocol.Decision{ID: id, Approve: approve, Reason: why}), protocol.VerbRequested, &r)
+	return r, err
+}
+
+// Members lists the channels of the manifest with who is in them.
+func (o *Operator) Members(ctx context.Context) ([]adapter.ChannelMembers, error) {
+	var l protocol.Members
+	err := o.ask(ctx, protocol.VerbMembers, protocol.Body(struct{}{}), protocol.VerbMemberList, &l)
+	return l.Channels, err
+}

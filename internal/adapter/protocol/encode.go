@@ -99,7 +99,12 @@ func AppendDelivery(b []byte, d *adapter.Delivery) []byte {
 	b = appendString(b, d.Lease)
 	b = append(b, `,"attempt":`...)
 	b = strconv.AppendInt(b, int64(d.Attempt), 10)
-	return append(appendTime(b, `,"lease_expires":`, d.Expires), '}')
+	b = appendTime(b, `,"lease_expires":`, d.Expires)
+	if d.Missed != 0 {
+		b = append(b, `,"missed_sequence_id":`...)
+		b = strconv.AppendUint(b, d.Missed, 10)
+	}
+	return append(b, '}')
 }
 
 // AppendMessage appends one message.
@@ -130,6 +135,18 @@ func AppendPage(b []byte, p *adapter.Page) []byte {
 		b = strconv.AppendUint(b, p.Next, 10)
 	}
 	return append(b, '}')
+}
+
+// AppendMissed appends an adapter.Missed.
+func AppendMissed(b []byte, m *adapter.Missed) []byte {
+	b = appendMessages(append(b, `{"messages":`...), m.Messages)
+	tail := Append(nil, struct {
+		Lost []adapter.Range `json:"lost,omitempty"`
+		Last uint64          `json:"last_sequence_id"`
+		Anew bool            `json:"anew,omitempty"`
+		Next uint64          `json:"next,omitempty"`
+	}{m.Lost, m.Last, m.Anew, m.Next})
+	return append(append(b, ','), tail[1:]...)
 }
 
 // AppendTail appends an adapter.Tail.

@@ -25,6 +25,8 @@ const (
 	VerbThread   = "thread"   // adapter.ThreadRequest -> VerbPage adapter.Page
 	VerbReplay   = "replay"   // adapter.ReplayRequest -> VerbPage
 	VerbChannels = "channels" // -> VerbChannelList [Channels]
+	VerbMissed   = "missed"   // adapter.MissedRequest -> VerbMissing adapter.Missed
+	VerbRequest  = "request"  // adapter.ChannelRequest -> VerbRequested adapter.MembershipRequest
 	// VerbCancel ends the wait of a receive. It has no answer of its own; that
 	// receive is answered, with nothing or with what it had just leased.
 	VerbCancel = "cancel" // [Cancel]
@@ -42,6 +44,9 @@ const (
 	VerbOperatorSend   = "operator_send"   // adapter.Draft -> VerbSent, one result
 	VerbBackup         = "backup"          // [Backup] -> VerbOK
 	VerbMetrics        = "metrics"         // -> VerbText [Text], in the Prometheus text format
+	VerbRequests       = "requests"        // [RequestsQuery] -> VerbRequestList [Requests]
+	VerbDecide         = "decide"          // [Decision] -> VerbRequested adapter.MembershipRequest
+	VerbMembers        = "members"         // -> VerbMemberList [Members]
 )
 
 // Answers.
@@ -59,6 +64,10 @@ const (
 	VerbDeadLetters = "dead_letters"
 	VerbCounted     = "counted"
 	VerbText        = "text"
+	VerbMissing     = "missing"
+	VerbRequested   = "requested"
+	VerbRequestList = "request_list"
+	VerbMemberList  = "member_list"
 )
 
 // Auth proves who the gateway is, beside its socket and its id.
@@ -181,6 +190,28 @@ type DeadSet struct {
 type DeadLetters struct {
 	DeadLetters []adapter.DeadLetter `json:"dead_letters"`
 	More        bool                 `json:"more,omitempty"`
+}
+
+// RequestsQuery asks for requests for another membership.
+type RequestsQuery struct {
+	All bool `json:"all,omitempty"` // those that are over as well
+}
+
+// Requests lists requests for another membership.
+type Requests struct {
+	Requests []adapter.MembershipRequest `json:"requests"`
+}
+
+// Decision is an operator's about a request.
+type Decision struct {
+	ID      int64  `json:"id"`
+	Approve bool   `json:"approve"`
+	Reason  string `json:"reason,omitempty"`
+}
+
+// Members lists channels with who is in them.
+type Members struct {
+	Channels []adapter.ChannelMembers `json:"channels"`
 }
 
 // Counted says how many.

@@ -40,7 +40,7 @@ func newMetrics(store Store) *metrics {
 func known(verb string) string {
 	switch verb {
 	case "send", "receive", "ack", "extend", "refuse", "thread", "replay", "channels", "policy", "queues", "tail", "operator_thread", "dead",
-		"dead_replay", "dead_drop", "operator_send", "backup", "metrics":
+		"dead_replay", "dead_drop", "operator_send", "backup", "metrics", "request", "requests", "decide", "members", "missed":
 		return verb
 	}
 	return "unknown"
@@ -111,6 +111,8 @@ func (m *metrics) text(ctx context.Context) string {
 	if err == nil {
 		one("last_message", exposition.Gauge, "Position of the last message of the team.", float64(now.Messages))
 		one("body_bytes", exposition.Gauge, "Bytes of bodies kept in memory.", float64(now.Bytes))
+		one("channel_requests_open", exposition.Gauge, "Requests for another membership of a channel that wait for an operator.", float64(now.Requests))
+		one("channel_changes", exposition.Gauge, "Approved memberships that differ from the manifest.", float64(now.Changes))
 	}
 	queues(&w, now.Queues)
 	for _, c := range []struct {

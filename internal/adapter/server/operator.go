@@ -65,6 +65,24 @@ func (s *session) operator(ctx context.Context, m wire.Message) error {
 	case protocol.VerbMetrics:
 		s.reply(m.ID, protocol.VerbText, protocol.Text{Text: s.metrics.text(ctx)})
 		return nil
+	case protocol.VerbRequests:
+		var q protocol.RequestsQuery
+		if err := decode(m, &q); err != nil {
+			return err
+		}
+		l, err := s.store.Requests(ctx, q.All)
+		if err == nil {
+			s.reply(m.ID, protocol.VerbRequestList, protocol.Requests{Requests: l})
+		}
+		return err
+	case protocol.VerbDecide:
+		return s.decide(ctx, m)
+	case protocol.VerbMembers:
+		l, err := s.store.Members(ctx)
+		if err == nil {
+			s.reply(m.ID, protocol.VerbMemberList, protocol.Members{Channels: l})
+		}
+		return err
 	}
 	return invalid(fmt.Sprintf("%.40q", m.Verb), "there is no such request for operators")
 }

@@ -64,3 +64,14 @@ func gather(limit int, read func(limit int, at adapter.Page) (adapter.Page, erro
 	}
 	return all, nil
 }
+
+// fit leaves to the next request what does not fit into a frame.
+func fit(m *adapter.Missed) {
+	size := 0
+	for i := range m.Messages {
+		if size += len(m.Messages[i].Body) + envelope; size > budget && i > 0 {
+			m.Next, m.Messages = m.Messages[i].Sequence, m.Messages[:i]
+			return
+		}
+	}
+}

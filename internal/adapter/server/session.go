@@ -238,6 +238,19 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 			s.reply(m.ID, protocol.VerbChannelList, protocol.Channels{Channels: l})
 		}
 		return err
+	case protocol.VerbMissed:
+		var q adapter.MissedRequest
+		if err := decode(m, &q); err != nil {
+			return err
+		}
+		got, err := s.store.Missed(ctx, s.agent, q)
+		if err != nil {
+			return err
+		}
+		fit(&got)
+		return s.c.Write(m.ID, protocol.VerbMissing, func(b []byte) []byte { return protocol.AppendMissed(b, &got) })
+	case protocol.VerbRequest:
+		return s.request(ctx, m)
 	}
 	return invalid(fmt.Sprintf("%.40q", m.Verb), "there is no such request for agents")
 }

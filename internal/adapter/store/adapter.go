@@ -67,15 +67,16 @@ type Adapter struct {
 	readers chan *conn
 	once    sync.Once
 	counts  atomic.Pointer[Counts]
-	policy  atomic.Pointer[Policy]
+	policy  atomic.Pointer[rules]
 
-	turn    sync.Mutex // to write; guards what follows
-	core    *core
-	broken  bool          // memory is not what is in the database
-	reopen  bool          // nor is the connection to be trusted
-	ops     []*op         // of the transaction at work
-	several bool          // things were asked for in the last one
-	alarm   time.Duration // when the writer wakes by itself, on the monotonic clock
+	turn     sync.Mutex // to write; guards what follows
+	core     *core
+	manifest Policy        // the last that was set and is in force
+	broken   bool          // memory is not what is in the database
+	reopen   bool          // nor is the connection to be trusted
+	ops      []*op         // of the transaction at work
+	several  bool          // things were asked for in the last one
+	alarm    time.Duration // when the writer wakes by itself, on the monotonic clock
 }
 
 var (
@@ -108,6 +109,10 @@ func Open(ctx context.Context, c Config) (*Adapter, error) {
 	a.others.Go(a.write)
 	a.others.Go(a.tend)
 	a.others.Go(func() { a.remember(s, older) })
+	if err := a.do(ctx, &op{cost: 1, run: func(t *txn) { a.follow(t) }}); err != nil {
+		// Nothing of it is in force; the next start or manifest does it.
+		c.Log.Error("what the manifest has overtaken could not be written down", "error", err)
+	}
 	return a, nil
 }
 
@@ -133,7 +138,8 @@ func (a *Adapter) open(ctx context.Context, p Policy) error {
 	if err != nil {
 		return errors.Join(err, db.close(), a.closeReaders())
 	}
-	a.policy.Store(&a.core.policy)
+	a.manifest = p
+	a.inForce()
 	a.publish()
 	return nil
 }

@@ -36,7 +36,7 @@ func (c *core) states(agent string) []ChannelState {
 	}
 	out := make([]ChannelState, 0, len(members))
 	for _, name := range slices.SortedFunc(maps.Keys(members), cmp.Compare) {
-		s := ChannelState{Channel: name, Members: members[name]}
+		s := ChannelState{Channel: name, Members: members[name], From: c.firstOf(agent, name)}
 		if ch := c.channels[name]; ch != nil {
 			s.Last = ch.last
 			if l := lanes[ch.id]; l != nil {

@@ -10,13 +10,16 @@ import (
 type core struct {
 	db       *conn
 	log      *slog.Logger
-	policy   Policy
-	ways     map[ends]*way // that the policy allows, by who uses them
+	manifest Policy                       // as it was set
+	policy   Policy                       // the same with what was approved beside it
+	changes  map[place]*amendment         // what was approved
+	requests map[int64]*MembershipRequest // that wait for an operator
+	ways     map[ends]*way                // that the policy allows, by who uses them
 	agents   map[string]int64
 	names    map[int64]string
 	channels map[string]*channel
 	seen     *seen
-	lastID   struct{ agent, channel, message, dead, waiter int64 }
+	lastID   struct{ agent, channel, message, dead, waiter, request, change int64 }
 	queues   map[int64]*queue
 	usage    map[int64]int64 // bytes of a sender in queues and dead letters
 	due      deadlines
@@ -36,7 +39,8 @@ type core struct {
 
 func newCore(db *conn, log *slog.Logger, p Policy) *core {
 	return &core{
-		db: db, log: log, policy: p,
+		db: db, log: log, manifest: p, policy: p,
+		changes: map[place]*amendment{}, requests: map[int64]*MembershipRequest{},
 		seen: newSeen(), agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
 		usage: map[int64]int64{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
 		ways:    map[ends]*way{},

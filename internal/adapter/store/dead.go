@@ -20,6 +20,10 @@ func (t *txn) give(e *entry, reason string) {
 	}
 	t.deaths = append(t.deaths, d)
 	e.queue.dead++
+	if e.attempts == 0 {
+		l := e.queue.lane(e.channel)
+		l.missed = max(l.missed, e.seq)
+	}
 	t.counts.Dead++
 	if d.told { // a notice: nobody else is told of it
 		t.log.Warn("notice became a dead letter", "dead_letter", d.id, "recipient", e.queue.name, "channel_sequence_id", e.seq, "reason", reason)

@@ -28,7 +28,10 @@
 // delivery has one row for each recipient of a message, from the same
 // transaction on; state says whether it is pending (leased or not),
 // acknowledged or dead. A dead one has a row in dead as well, which stays,
-// marked, when an operator replays or drops it. Beside the database lies
+// marked, when an operator replays or drops it. request has what the orchestrator
+// asked of channels, and membership what of it was approved and is in force: it
+// lies over the manifest's policy, which is not kept here, while that gives the
+// channel the members that it had then. Beside the database lies
 // PATH.lock, whose flock keeps a second adapter out, and SQLite's log PATH-wal,
 // which is made long with zeros before SQLite opens it (log.go).
 //
@@ -49,6 +52,8 @@
 //   - A dead letter and the mark that its sender does not know yet are one
 //     transaction; the notice and the end of the mark are another. A crash
 //     between them sends the notice at the next start.
+//   - A decision about a membership, what it changes and the notices of it are one
+//     transaction; what follows in the same one goes by it.
 //   - [Open] reads all of the database (quick_check) before it serves anybody,
 //     and refuses a damaged one; [Repair] makes a sound one of what can be
 //     read, and queues again what it cannot tell whether it was acknowledged.

@@ -36,7 +36,7 @@ func kept(t Type) bool {
 }
 
 // notice types come from System only.
-func notice(t Type) bool { return t == DeliveryFailed || t == DeadLettered }
+func notice(t Type) bool { return t == DeliveryFailed || t == DeadLettered || t == ChannelDecided }
 
 // key is an idempotency key: the 16 bytes of a UUID.
 type key [16]byte

@@ -17,6 +17,7 @@ func load(db *conn, log *slog.Logger, p Policy, wall time.Time, mono time.Durati
 		c.loadNames,
 		func() error { return c.loadQueues(wall, mono) },
 		c.loadDead,
+		c.loadMembership,
 	}
 	for _, f := range steps {
 		if err := f(); err != nil {
@@ -138,10 +139,16 @@ func (c *core) resume(e *entry, until, span int64, wall time.Time, mono time.Dur
 }
 
 func (c *core) loadDead() error {
-	if err := c.db.query(`SELECT dead.recipient, message.sender, count(*), sum(length(message.body)) FROM dead JOIN message ON message.id = dead.message
-		WHERE dead.ended = 0 GROUP BY dead.recipient, message.sender`, func(row []driver.Value) error {
+	channels := c.channelsByID()
+	if err := c.db.query(`SELECT dead.recipient, message.sender, count(*), sum(length(message.body)), message.channel, max(CASE dead.attempts WHEN 0 THEN message.seq ELSE 0 END)
+		FROM dead JOIN message ON message.id = dead.message WHERE dead.ended = 0 GROUP BY dead.recipient, message.sender, message.channel`, func(row []driver.Value) error {
 		n := integer(row[2])
-		c.queueOf(integer(row[0])).dead += int(n)
+		q := c.queueOf(integer(row[0]))
+		q.dead += int(n)
+		if ch := channels[integer(row[4])]; ch != nil && sequence(row[5]) > 0 {
+			l := q.lane(ch)
+			l.missed = max(l.missed, sequence(row[5]))
+		}
 		c.usage[integer(row[1])] += integer(row[3]) + n*overhead
 		return nil
 	}); err != nil {

@@ -11,6 +11,8 @@ type Metrics struct {
 	Queues   []QueueState `json:"queues"`
 	Messages int64        `json:"messages"` // the position of the last one
 	Bytes    int64        `json:"bytes"`    // of bodies kept in memory
+	Requests int          `json:"requests"` // for another membership, that wait for an operator
+	Changes  int          `json:"changes"`  // approved memberships beside the manifest
 }
 
 // Counts are since the adapter was opened.
@@ -65,7 +67,7 @@ func (a *Adapter) Metrics(ctx context.Context) (Metrics, error) {
 	m := Metrics{Counts: *a.counts.Load()}
 	var got Metrics
 	err := a.do(ctx, &op{cost: 1, run: func(t *txn) {
-		got = Metrics{Counts: t.counts, Queues: t.queueStates(t.wall), Messages: t.lastID.message, Bytes: t.cached}
+		got = Metrics{Counts: t.counts, Queues: t.queueStates(t.wall), Messages: t.lastID.message, Bytes: t.cached, Requests: len(t.requests), Changes: len(t.changes)}
 	}})
 	if err != nil {
 		return m, err

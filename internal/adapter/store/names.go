@@ -23,6 +23,16 @@ type (
 	Tail           = adapter.Tail
 	Policy         = adapter.Policy
 	AgentPolicy    = adapter.AgentPolicy
+
+	Change            = adapter.Change
+	ChannelRequest    = adapter.ChannelRequest
+	MissedRequest     = adapter.MissedRequest
+	Range             = adapter.Range
+	Missed            = adapter.Missed
+	MembershipRequest = adapter.MembershipRequest
+	ChannelMembers    = adapter.ChannelMembers
+	MembershipChange  = adapter.MembershipChange
+	ChannelDecision   = adapter.ChannelDecision
 )
 
 const (
@@ -44,6 +54,15 @@ const (
 	OperatorName        = adapter.OperatorName
 	AlertName           = adapter.AlertName
 	DefaultBytes        = adapter.DefaultBytes
+
+	ChannelDecided   = adapter.ChannelDecided
+	Join             = adapter.Join
+	Leave            = adapter.Leave
+	RequestOpen      = adapter.RequestOpen
+	RequestApproved  = adapter.RequestApproved
+	RequestRefused   = adapter.RequestRefused
+	RequestExpired   = adapter.RequestExpired
+	RequestOvertaken = adapter.RequestOvertaken
 )
 
 // Direct is the channel of two agents.

@@ -91,7 +91,7 @@ func (a *Adapter) mend() error {
 		}
 		old.db, a.reopen = db, false
 	}
-	c, err := load(old.db, a.log, old.policy, a.clock(), a.mono())
+	c, err := load(old.db, a.log, a.manifest, a.clock(), a.mono())
 	if err != nil {
 		a.reopen = true
 		return err

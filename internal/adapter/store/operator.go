@@ -15,11 +15,9 @@ func (a *Adapter) SetPolicy(ctx context.Context, p Policy) error {
 	}
 	p = clonePolicy(&p)
 	return a.do(ctx, &op{cost: 1, run: func(t *txn) {
-		t.after = append(t.after, func() {
-			a.core.policy = p
-			clear(a.core.ways)
-			a.policy.Store(&p)
-		})
+		t.manifest = p
+		a.follow(t)
+		t.after = append(t.after, func() { a.manifest = p })
 	}})
 }
 

@@ -102,9 +102,10 @@ type lane struct {
 	channel *channel
 	entries []*entry
 	next    int
-	holder  int64 // the Receive that has the leased ones
-	served  int64 // tick of the last lease
-	passed  int   // messages of higher priority that went before its head
+	holder  int64  // the Receive that has the leased ones
+	served  int64  // tick of the last lease
+	passed  int    // messages of higher priority that went before its head
+	missed  uint64 // the last that was given up without a try
 }
 
 // share is one sender's part of a queue.
@@ -120,11 +121,7 @@ func newQueue(recipient int64, name string) *queue {
 
 // add puts an entry into its lane, by sequence but never before a leased one.
 func (q *queue) add(e *entry) {
-	l := q.channels[e.channel.id]
-	if l == nil {
-		l = &lane{channel: e.channel}
-		q.channels[e.channel.id] = l
-	}
+	l := q.lane(e.channel)
 	at := len(l.entries)
 	for at > l.next && l.entries[at-1].seq > e.seq {
 		at--
@@ -143,6 +140,16 @@ func (q *queue) add(e *entry) {
 	}
 	q.bytes += e.weight()
 	q.count(e.state, 1)
+}
+
+// lane gives a channel's.
+func (q *queue) lane(ch *channel) *lane {
+	l := q.channels[ch.id]
+	if l == nil {
+		l = &lane{channel: ch}
+		q.channels[ch.id] = l
+	}
+	return l
 }
 
 // remove takes an entry out: it was acknowledged or is dead.

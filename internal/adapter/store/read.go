@@ -85,9 +85,11 @@ func (a *Adapter) Replay(ctx context.Context, agent string, q ReplayRequest) (Pa
 	if r := checkPage(agent, &q.Limit, map[string]uint64{"from_sequence_id": q.From}); r != nil {
 		return Page{}, r
 	}
-	if r := readable(a.policy.Load(), agent, q.Channel); r != nil {
+	first, r := a.policy.Load().readable(agent, q.Channel)
+	if r != nil {
 		return Page{}, r
 	}
+	q.From = max(q.From, first)
 	p := page{limit: q.Limit, Page: Page{Messages: []Message{}}}
 	err := a.read(ctx, agent, func(c *conn) error {
 		id, err := c.integer("SELECT id FROM channel WHERE name = ?", q.Channel)
@@ -105,8 +107,15 @@ func (a *Adapter) Thread(ctx context.Context, agent string, q ThreadRequest) (Pa
 		return Page{}, r
 	}
 	if agent != "" {
-		if r := readable(a.policy.Load(), agent, q.Channel); r != nil {
+		first, r := a.policy.Load().readable(agent, q.Channel)
+		if r == nil && q.Sequence < first {
+			r = tooEarly(agent, q.Channel, q.Sequence, first)
+		}
+		if r != nil {
 			return Page{}, r
+		}
+		if first > 0 {
+			q.After = max(q.After, first-1)
 		}
 	}
 	p := page{limit: q.Limit, Page: Page{Messages: []Message{}}}

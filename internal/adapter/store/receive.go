@@ -71,6 +71,13 @@ func (a *Adapter) Receive(ctx context.Context, agent string, q ReceiveRequest) (
 			t.after = append(t.after, func() { close(w.ready) })
 			return
 		}
+		if q.Channel != "" {
+			if r := t.receivable(agent, q.Channel); r != nil {
+				w.err = r
+				t.after = append(t.after, func() { close(w.ready) })
+				return
+			}
+		}
 		t.lastID.waiter++
 		w.id = t.lastID.waiter
 		id := t.agent(agent)
@@ -130,7 +137,7 @@ func (w *waiter) take(t *txn, q *queue) {
 		t.touch(e)
 		w.got = append(w.got, e)
 		w.out = append(w.out, Delivery{
-			Message: t.message(e.record, q.name), Lease: leaseToken(e.id, e.nonce), Attempt: e.attempts, Expires: t.wall.Add(w.Lease).UTC(),
+			Message: t.message(e.record, q.name), Lease: leaseToken(e.id, e.nonce), Attempt: e.attempts, Expires: t.wall.Add(w.Lease).UTC(), Missed: l.missed,
 		})
 	}
 	if len(w.got) > 0 {

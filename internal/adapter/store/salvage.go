@@ -41,8 +41,14 @@ func (s *salvage) all() error {
 	if err != nil {
 		return err
 	}
-	if _, err := s.table("dead", "id", 0); err != nil {
-		return err
+	for _, table := range []string{"dead", "request", "membership"} {
+		// A store of an earlier version has not all of them.
+		if n, err := s.in.integer("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", table); err == nil && n == 0 {
+			continue
+		}
+		if _, err := s.table(table, "id", 0); err != nil {
+			return err
+		}
 	}
 	return s.mend(unknown)
 }

@@ -86,6 +86,33 @@ var migrations = [][]string{{
 	`CREATE INDEX delivery_pending ON delivery (message, recipient) WHERE state = 0`,
 	// channel.last and channel.time are at least what is written there; the
 	// newest message of the channel says more.
+}, {
+	`CREATE TABLE request (
+		id      INTEGER PRIMARY KEY AUTOINCREMENT,
+		by      TEXT NOT NULL,
+		channel TEXT NOT NULL,
+		agent   TEXT NOT NULL,
+		change  TEXT NOT NULL,    -- join, leave
+		reason  TEXT NOT NULL,
+		at      INTEGER NOT NULL, -- ms since 1970
+		expires INTEGER NOT NULL,
+		state   TEXT NOT NULL,    -- adapter.RequestState
+		decided INTEGER NOT NULL, -- ms since 1970, or 0
+		why     TEXT NOT NULL
+	) STRICT`,
+	// What was approved and the manifest does not say. A row is in force while the
+	// manifest gives the channel the members that it had then.
+	`CREATE TABLE membership (
+		id      INTEGER PRIMARY KEY,
+		channel TEXT NOT NULL,
+		agent   TEXT NOT NULL,
+		change  TEXT NOT NULL,
+		first   INTEGER NOT NULL, -- with join: the first sequence that the agent may read
+		request INTEGER NOT NULL,
+		at      INTEGER NOT NULL, -- ms since 1970
+		base    TEXT NOT NULL,    -- the manifest's members when it was approved
+		UNIQUE (channel, agent)
+	) STRICT`,
 }}
 
 // migrate brings a database to the newest schema. A newer one than this

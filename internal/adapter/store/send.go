@@ -182,7 +182,7 @@ func (t *txn) way(from string, d *checked, operator bool) (*way, *deny.Reason) {
 		}
 	} else if r := allowed.Refusal(&t.policy, from, &d.Draft); r != nil {
 		t.counts.Refused++
-		return nil, r
+		return nil, t.changes[place{d.Channel, from}].explain(r)
 	}
 	w := &way{channel: d.Channel, sender: t.agent(from), to: t.recipients(from, d)}
 	if d.To != "" {

@@ -40,6 +40,9 @@ type call struct {
 	Receive *ReceiveRequest `json:",omitempty"`
 	Ack     []string        `json:",omitempty"`
 	Refuse  []Refusal       `json:",omitempty"`
+	Ask     *ChannelRequest `json:",omitempty"`
+	Decide  int64           `json:",omitempty"` // the id of a request
+	Approve bool            `json:",omitempty"`
 }
 
 type answer struct {
@@ -47,6 +50,7 @@ type answer struct {
 	Results    []SendResult
 	Reasons    []*deny.Reason
 	Deliveries []Delivery
+	Request    MembershipRequest
 }
 
 // child runs an adapter until it is killed.
@@ -97,6 +101,14 @@ func child(path string, in io.Reader, out io.Writer) error {
 				x.Reasons = reasons(a.Ack(ctx, c.Agent, c.Ack)...)
 			case c.Refuse != nil:
 				x.Reasons = reasons(a.Refuse(ctx, c.Agent, c.Refuse)...)
+			case c.Ask != nil:
+				var err error
+				x.Request, err = a.RequestMembership(ctx, c.Agent, *c.Ask)
+				x.Reasons = reasons(err)
+			case c.Decide != 0:
+				var err error
+				x.Request, err = a.Decide(ctx, c.Decide, c.Approve, "")
+				x.Reasons = reasons(err)
 			}
 			reply(x)
 		}()

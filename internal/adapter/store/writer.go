@@ -112,6 +112,7 @@ func (a *Adapter) batch(ops []*op) {
 	if err == nil {
 		t.core = a.core
 		t.expire()
+		t.expireRequests()
 		for _, o := range ops {
 			if o.run != nil {
 				o.run(t)

@@ -28,6 +28,12 @@
 // refuses for good is kept in the outbox's list of refusals (GET /v1/outbox)
 // and written down for the operator.
 //
+// # Gaps
+//
+// What the agent acknowledged last in each channel is kept (seen.go). What the
+// adapter says was missed before a delivery goes out beside it, and what nobody
+// has any more is told to the operator (gaps.go, docs/decisions/0099).
+//
 // # Who may ask
 //
 // Whoever shows the tools' token (tooltoken.Of), as Bearer or as the password

@@ -40,7 +40,9 @@ type Messages struct {
 	watch streams
 	bytes budget
 	asked flights
+	seen  *seen
 	lost  atomic.Uint64 // messages that neither adapter nor outbox took
+	gaps  atomic.Uint64 // that cannot be filled
 	stop  context.CancelFunc
 	work  sync.WaitGroup
 }
@@ -52,6 +54,9 @@ func Open(cfg Config) (*Messages, error) {
 		return nil, err
 	}
 	m := &Messages{cfg: cfg, box: box, bytes: newBudget()}
+	if m.seen, err = openSeen(cfg.Data); err != nil {
+		cfg.Log.Add(cfg.Agent, record.Message, "seen", record.Failed, unavailable("read what was seen of channels", err.Error()+"; it is begun anew"))
+	}
 	if err := box.Damaged(); err != nil {
 		cfg.Log.Write(record.Record{Agent: cfg.Agent, Kind: record.Message, Verdict: record.Failed, Target: record.Outbox, Count: 1, Detail: err.Error()})
 	}
@@ -65,6 +70,7 @@ func Open(cfg Config) (*Messages, error) {
 	m.stop = stop
 	m.work.Go(func() { m.link.run(ctx) })
 	m.work.Go(func() { m.runDrain(ctx) })
+	m.work.Go(func() { m.runSeen(ctx) })
 	return m, nil
 }
 
@@ -184,11 +190,12 @@ func (m *Messages) keep(d adapter.Draft) outcome {
 	return outcome{SendResult: adapter.SendResult{Err: r}}
 }
 
-// Outbox gives how many messages wait, how many found no place since this began,
-// and a channel that is closed when the first changes.
-func (m *Messages) Outbox() (waiting int, lost uint64, changed <-chan struct{}) {
+// Outbox gives how many messages wait, how many found no place and how many gaps
+// could not be filled since this began, and a channel that is closed when the
+// first changes.
+func (m *Messages) Outbox() (waiting int, lost, gaps uint64, changed <-chan struct{}) {
 	_, changed = m.box.Waiting(0)
-	return m.box.Len(), m.lost.Load(), changed
+	return m.box.Len(), m.lost.Load(), m.gaps.Load(), changed
 }
 
 // away says whether an error means that the adapter could not say.

@@ -17,6 +17,7 @@ import (
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/client"
 	"bulkhead/internal/adapter/draftkey"
+	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/outbox"
 )
 
@@ -140,9 +141,16 @@ func TestReceiveAndEverythingAfterIt(t *testing.T) {
 	for path, want := range map[string]int{
 		"/v1/channels/secret/messages": 403, "/v1/channels/all/messages?from=x&limit=-1&more=1": 400, "/v1/channels/all/threads/x": 400,
 		"/v1/messages:stream?max=0": 400, "/v1/messages:stream?max=101": 400,
+		"/v1/messages:stream?channel=secret": 403, "/v1/messages:stream?channel=@alice%2Bcarol": 403,
 	} {
 		if status, _, text := s.do("GET", path, ""); status != want {
 			t.Errorf("%s: %d %s", path, status, text)
+		}
+	}
+	for _, body := range []string{`{"channel":"secret"}`, `{"channel":"secret","wait":60000000000}`, `{"channel":"@bob+carol"}`} {
+		status, h, text := s.do("POST", "/v1/messages:receive", body)
+		if status != 403 || h.Get(DeniedHeader) != string(deny.MessageNotAllowed) || !strings.Contains(text, "alice is no member of it") || !strings.Contains(text, "agents.alice.channels") {
+			t.Errorf("%s: %d %s", body, status, text)
 		}
 	}
 	for path, body := range map[string]string{

@@ -44,6 +44,7 @@ type batch struct {
 
 type deliveries struct {
 	Deliveries []adapter.Delivery `json:"deliveries"`
+	Replayed   []adapter.Message  `json:"replayed,omitempty"`
 }
 
 var operations = []operation{
@@ -60,17 +61,22 @@ var operations = []operation{
 	{
 		"post", "/v1/messages:receive", "receiveMessages", "Lease messages, and wait for the first. Durations are in nanoseconds.", nil,
 		adapter.ReceiveRequest{},
-		map[string]any{"200": deliveries{}, "400": nil, "401": nil, "429": nil, "503": nil},
+		map[string]any{"200": deliveries{}, "400": nil, "401": nil, "403": nil, "429": nil, "503": nil},
 	},
 	{
 		"get", "/v1/messages:stream", "streamMessages", "Deliveries as server-sent events `delivery`, at most max of which are not settled.",
 		[]object{number("max", "query", "1 to 100; 10"), text("channel", "query", "only from this one")},
 		nil,
-		map[string]any{"200": "text/event-stream", "400": nil, "401": nil},
+		map[string]any{"200": "text/event-stream", "400": nil, "401": nil, "403": nil},
 	},
 	{"post", "/v1/messages:ack", "acknowledgeMessages", "End deliveries for good.", nil, Leases{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},
 	{"post", "/v1/messages:refuse", "refuseMessages", "Give deliveries back for a later try.", nil, Refusals{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},
 	{"post", "/v1/messages:extend", "extendLeases", "Keep deliveries for longer.", nil, Leases{}, map[string]any{"207": Items{}, "400": nil, "401": nil, "503": nil}},
+	{
+		"post", "/v1/channels:request", "requestMembership", "Ask that an agent joins or leaves a channel. Only the orchestrator may; an operator decides. 201: it waits for that. 200: it did already.", nil,
+		adapter.ChannelRequest{},
+		map[string]any{"201": adapter.MembershipRequest{}, "200": adapter.MembershipRequest{}, "400": nil, "401": nil, "403": nil, "429": nil, "503": nil},
+	},
 	{"get", "/v1/channels", "listChannels", "What this agent may read or write.", nil, nil, map[string]any{"200": Channels{}, "401": nil, "503": nil}},
 	{
 		"get", "/v1/channels/{channel}/messages", "replayChannel", "Read a channel from a sequence id on.",

@@ -42,24 +42,36 @@ func (m *Messages) serveReceive(w http.ResponseWriter, r *http.Request) {
 	var q adapter.ReceiveRequest
 	err := m.decode(w, r, &q)
 	var all []adapter.Delivery
+	var missing replays
 	if err == nil {
 		var s adapter.Service
 		if s, err = m.service(r); err == nil {
-			all, err = s.Receive(r.Context(), m.cfg.Agent, q)
+			all, missing, err = m.receive(r.Context(), s, q)
 		}
 	}
 	if err != nil {
 		m.fail(w, r, err)
 		return
 	}
-	write(w, http.StatusOK, append(protocol.AppendDeliveries(nil, all, false), '\n'))
+	write(w, http.StatusOK, append(appendReceived(nil, all, missing), '\n'))
 }
 
 func (m *Messages) serveAck(w http.ResponseWriter, r *http.Request) {
 	var q Leases
 	m.settle(w, r, &q, func(ctx context.Context, s adapter.Service) ([]string, []error) {
-		return q.Leases, s.Ack(ctx, m.cfg.Agent, q.Leases)
+		return q.Leases, m.ack(ctx, s, q.Leases)
 	}, func() int { return len(q.Leases) })
+}
+
+// ack ends deliveries, and remembers how far the agent has come.
+func (m *Messages) ack(ctx context.Context, s adapter.Service, leases []string) []error {
+	errs := s.Ack(ctx, m.cfg.Agent, leases)
+	for i, err := range errs {
+		if err == nil {
+			m.seen.acknowledged(leases[i])
+		}
+	}
+	return errs
 }
 
 func (m *Messages) serveExtend(w http.ResponseWriter, r *http.Request) {
@@ -106,6 +118,7 @@ func (m *Messages) settle(w http.ResponseWriter, r *http.Request, q any, do func
 		out.Results[i].Status = http.StatusOK
 		if over != nil {
 			m.watch.settled(over[i])
+			m.seen.over(over[i])
 		}
 	}
 	answer(w, http.StatusMultiStatus, out)

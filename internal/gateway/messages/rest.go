@@ -40,6 +40,7 @@ func (m *Messages) Register(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/messages:refuse", m.serveRefuse)
 	mux.HandleFunc("POST /v1/messages:extend", m.serveExtend)
 	mux.HandleFunc("GET /v1/channels", m.serveChannels)
+	mux.HandleFunc("POST /v1/channels:request", m.serveRequest)
 	mux.HandleFunc("GET /v1/channels/{channel}/messages", m.serveReplay)
 	mux.HandleFunc("GET /v1/channels/{channel}/threads/{sequence}", m.serveThread)
 	mux.HandleFunc("GET /v1/outbox", m.serveOutbox)

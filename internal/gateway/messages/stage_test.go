@@ -34,6 +34,8 @@ const (
 	otherUser = 70001                   // a gateway is never root
 	token     = "a token that is long enough"
 
+	orchestrator = "BULKHEAD_TEST_ORCHESTRATOR" // who that is; nobody by default
+
 	senderBytes = 1 << 20 // what the policy lets wait of alice
 )
 
@@ -104,7 +106,7 @@ func serve(dir string) error {
 		Listeners: []string{os.Getenv("BULKHEAD_TEST_AGENT"), protocol.OperatorListener},
 		Agents:    map[string]protocol.Agent{os.Getenv("BULKHEAD_TEST_AGENT"): {GatewayID: id, TokenHash: protocol.HashToken(token)}},
 		Policy: adapter.Policy{
-			Team: "t", Channels: map[string][]string{"all": {"alice", "bob"}},
+			Team: "t", Channels: map[string][]string{"all": {"alice", "bob"}, "board": {"bob"}}, Orchestrator: os.Getenv(orchestrator),
 			Agents: map[string]adapter.AgentPolicy{"alice": {To: []string{"alice2", "bob"}, Critical: []adapter.Type{adapter.Escalation}, MaxBytes: senderBytes}, "alice2": {To: []string{"alice"}}, "bob": {To: []string{"alice"}}},
 		},
 	}

@@ -3,6 +3,7 @@ package messages
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -94,46 +95,69 @@ func (m *Messages) serveStream(w http.ResponseWriter, r *http.Request) {
 		m.fail(w, r, err)
 		return
 	}
+	t := &stream{leases: map[string]time.Time{}, changed: make(chan struct{}, 1)}
+	defer m.watch.end(t)
+	// The first look waits for nothing: what is not allowed is refused as any request is.
+	text, refused := m.next(r, t, int(most), channel, 0) // #nosec G115 -- at most 100
+	if refused != nil {
+		Refuse(w, refused)
+		return
+	}
 	h := w.Header()
 	h.Set("Content-Type", "text/event-stream")
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
-	t := &stream{leases: map[string]time.Time{}, changed: make(chan struct{}, 1)}
-	defer m.watch.end(t)
 	out := http.NewResponseController(w)
-	text := []byte(": stream\n\n")
+	text = append([]byte(": stream\n\n"), text...)
 	for {
-		if _, err := w.Write(text); err != nil || out.Flush() != nil {
+		if _, err := w.Write(text); err != nil || out.Flush() != nil || refused != nil {
 			return
 		}
-		text = m.next(r, t, int(most), channel) // #nosec G115 -- at most 100
+		text, refused = m.next(r, t, int(most), channel, streamWait) // #nosec G115 -- at most 100
 		if r.Context().Err() != nil {
 			return
+		}
+		if refused != nil { // what was allowed when the stream began is so no more
+			text = append(protocol.Append([]byte("event: refused\ndata: "), refused.Envelope()), "\n\n"...)
 		}
 	}
 }
 
-// next waits for deliveries and gives their events, or a comment.
-func (m *Messages) next(r *http.Request, t *stream, most int, channel string) []byte {
+// next waits for deliveries and gives their events, or a comment. What the
+// adapter refuses for good ends the stream.
+func (m *Messages) next(r *http.Request, t *stream, most int, channel string, patience time.Duration) ([]byte, *deny.Reason) {
 	quiet := []byte(": quiet\n\n")
 	ctx := r.Context()
 	room, until := m.watch.room(t, most, time.Now())
 	if room <= 0 {
 		wait(ctx.Done(), t.changed, until)
-		return quiet
+		return quiet, nil
 	}
 	conn, linked := m.link.get()
 	if conn == nil {
-		wait(ctx.Done(), linked, awayPause)
-		return quiet
+		if patience > 0 {
+			wait(ctx.Done(), linked, awayPause)
+		}
+		return quiet, nil
 	}
-	all, err := conn.Receive(ctx, m.cfg.Agent, adapter.ReceiveRequest{Max: room, Wait: streamWait, Channel: channel})
+	all, missing, err := m.receive(ctx, conn, adapter.ReceiveRequest{Max: room, Wait: patience, Channel: channel})
 	if err != nil {
+		var reason *deny.Reason
+		if errors.As(err, &reason) && reason.RetryAfter == 0 {
+			return nil, reason
+		}
 		wait(ctx.Done(), linked, awayPause)
-		return quiet
+		return quiet, nil
 	}
 	m.watch.add(t, all)
 	var b bytes.Buffer
+	for i := range missing {
+		b.WriteString("event: replayed\ndata: ")
+		if err := json.Compact(&b, protocol.AppendMessage(nil, &missing[i])); err != nil {
+			continue
+		}
+		b.WriteString("\n\n")
+	}
 	for i := range all {
 		b.WriteString("event: delivery\ndata: ")
 		// An event ends at a line's end, and a sender's JSON may have lines.
@@ -143,9 +167,9 @@ func (m *Messages) next(r *http.Request, t *stream, most int, channel string) []
 		b.WriteString("\n\n")
 	}
 	if b.Len() == 0 {
-		return quiet
+		return quiet, nil
 	}
-	return b.Bytes()
+	return b.Bytes(), nil
 }
 
 func wait(done, changed <-chan struct{}, most time.Duration) {

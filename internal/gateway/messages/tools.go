@@ -75,6 +75,16 @@ func (m *Messages) Tools() []tool.Tool {
 			Fields: []tool.Field{needed, {Name: "from_sequence_id", Aliases: []string{"from"}, Type: tool.Integer, Min: 1, Max: 1 << 53, Default: int64(1), Doc: "The first message"}, limit},
 		},
 		{Name: "msg_channels", Run: m.toolChannels, Summary: "List the channels that this agent may read or write."},
+		{
+			Name: "msg_channel_request", Effect: true, Run: m.toolRequest,
+			Summary: "Ask that an agent joins or leaves a channel. Only the orchestrator may ask; a person decides, and the answer comes as a message of type channel_decided.",
+			Fields: []tool.Field{
+				{Name: "channel", Type: tool.String, Required: true, Min: 1, Max: 64, Shown: true, Doc: "A channel of the manifest"},
+				{Name: "agent", Type: tool.String, Required: true, Min: 1, Max: 64, Shown: true, Doc: "Who joins or leaves"},
+				{Name: "change", Type: tool.String, Required: true, Enum: []string{string(adapter.Join), string(adapter.Leave)}, Shown: true},
+				{Name: "reason", Type: tool.String, Required: true, Min: 1, Max: adapter.MaxReason, Doc: "Why, for the person who decides"},
+			},
+		},
 	}
 	for i := range all {
 		all[i].Group = tool.Talk
@@ -124,13 +134,13 @@ func (m *Messages) toolReceive(ctx context.Context, c *tool.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all, err := s.Receive(ctx, m.cfg.Agent, adapter.ReceiveRequest{
+	all, missing, err := m.receive(ctx, s, adapter.ReceiveRequest{
 		Max: int(c.In.Int("max")), Wait: time.Duration(c.In.Int("wait")) * time.Second, Lease: time.Duration(c.In.Int("lease")) * time.Second, Channel: c.In.String("channel"),
 	})
 	if err != nil {
 		return nil, reasonFor(c.What(), err)
 	}
-	return json.RawMessage(protocol.AppendDeliveries(nil, all, false)), nil
+	return json.RawMessage(appendReceived(nil, all, missing)), nil
 }
 
 func (m *Messages) toolAck(ctx context.Context, c *tool.Call) (any, error) {
@@ -144,7 +154,7 @@ func (m *Messages) toolAck(ctx context.Context, c *tool.Call) (any, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTimeout)
 	defer cancel()
 	leases := c.In.Strings("leases")
-	errs := s.Ack(ctx, m.cfg.Agent, leases)
+	errs := m.ack(ctx, s, leases)
 	out := Items{make([]Item, len(errs))}
 	for i, err := range errs {
 		if err != nil {

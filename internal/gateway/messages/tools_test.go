@@ -86,9 +86,6 @@ func TestEveryMessageToolDoesItsWork(t *testing.T) {
 	if d := receive(`{"channel":"all","wait":0}`); len(d) != 0 {
 		t.Errorf("what an agent sent came back to it: %+v", d)
 	}
-	if d := receive(`{"channel":"secret"}`); len(d) != 0 {
-		t.Errorf("from a channel that is not this agent's: %+v", d)
-	}
 	for n, in := range []string{`{"max":1,"wait":20,"lease":3600,"channel":"@alice+bob"}`, `{"limit":10,"wait":20}`} {
 		d := receive(in)
 		if len(d) != 1 || d[0].From != "bob" || string(d[0].Body) != fmt.Sprint(n+1) || d[0].Sequence != uint64(n+1) || d[0].Attempt != 1 {
@@ -149,6 +146,9 @@ func TestEveryRefusalOfAMessageToolHasItsCode(t *testing.T) {
 		{"msg_receive", `{"max":101}`, deny.ToolInvalid, "max"},
 		{"msg_receive", `{"wait":61}`, deny.ToolInvalid, "wait"},
 		{"msg_receive", `{"lease":0}`, deny.ToolInvalid, "lease"},
+		{"msg_receive", `{"channel":"secret"}`, deny.MessageNotAllowed, "alice is no member"},
+		{"msg_receive", `{"channel":"@bob+carol"}`, deny.MessageNotAllowed, "@bob+carol"},
+		{"msg_receive", `{"channel":"@alice+carol","wait":60}`, deny.MessageNotAllowed, "may not write to each other"},
 		{"msg_ack", `{"leases":[]}`, deny.ToolInvalid, "leases"},
 		{"msg_ack", `{"leases":[7]}`, deny.ToolInvalid, "leases"},
 		{"msg_ack", `{}`, deny.ToolInvalid, "leases"},
@@ -160,6 +160,11 @@ func TestEveryRefusalOfAMessageToolHasItsCode(t *testing.T) {
 		{"msg_replay", `{"channel":"all","limit":1001}`, deny.ToolInvalid, "limit"},
 		{"msg_replay", `{}`, deny.ToolInvalid, "channel"},
 		{"msg_channels", `{"more":1}`, deny.ToolInvalid, "more"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"join","reason":"x"}`, deny.MessageNotAllowed, "names no orchestrator"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"approve","reason":"x"}`, deny.ToolInvalid, "change"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"join","reason":"x","state":"approved"}`, deny.ToolInvalid, "state"},
+		{"msg_channel_request", `{"channel":"board","agent":"alice","change":"join","reason":""}`, deny.ToolInvalid, "reason"},
+		{"msg_channel_request", `{}`, deny.ToolInvalid, "channel"},
 	} {
 		refusedSaying(t, c, k.tool, k.in, k.code, k.says)
 	}
@@ -171,6 +176,7 @@ func TestEveryRefusalOfAMessageToolHasItsCode(t *testing.T) {
 		}
 		for name, in := range map[string]string{
 			"msg_receive": `{}`, "msg_ack": `{"leases":["x"]}`, "msg_thread": `{"channel":"all","sequence":1}`, "msg_replay": `{"channel":"all"}`, "msg_channels": `{}`,
+			"msg_channel_request": `{"channel":"board","agent":"alice","change":"join","reason":"x"}`,
 		} {
 			refusedSaying(t, c, name, in, deny.MessageUnavailable, "what was queued is kept")
 		}

@@ -52,6 +52,7 @@ func (w *Warden) review(ctx context.Context, req wire.ApplyRequest) (*review, er
 	w.mu.Unlock()
 	r.changes = team.Diff(r.old, m)
 	w.markStopped(m.Team, r.changes)
+	w.overtaken(ctx, r.old, m, r.changes)
 	faults := checkCompany(m)
 	l := w.look()
 	for _, a := range m.Agents {

@@ -30,6 +30,8 @@ const (
 type hearing struct {
 	mu      sync.Mutex
 	notices wire.Heard
+	gaps    wire.Heard
+	gapsOf  uint64 // that the gateway has counted
 	lost    wire.Heard
 	outbox  wire.Outbox
 
@@ -89,6 +91,15 @@ func (a *agentRun) take(e wire.GatewayEvent, now time.Time) {
 	if e.Outbox != nil {
 		h.mu.Lock()
 		h.outbox = *e.Outbox
+		// A gateway that began anew counts anew.
+		if n := e.Outbox.Gaps; n > 0 && n != h.gapsOf {
+			if n < h.gapsOf {
+				h.gapsOf = 0
+			}
+			h.gaps.Count += min(n-h.gapsOf, 1<<32)
+			h.gaps.Last = now
+		}
+		h.gapsOf, h.outbox.Gaps = e.Outbox.Gaps, 0
 		h.mu.Unlock()
 	}
 	var r record.Record
@@ -107,6 +118,12 @@ func (a *agentRun) take(e wire.GatewayEvent, now time.Time) {
 			text = text[:maxNotice] + "…"
 		}
 		log.Warn("an agent tells its operator", "notice", text, "left_out", left)
+	case r.Kind == record.Message && r.Target == record.Gap:
+		what, why := "", r.Detail
+		if r.Reason != nil {
+			what, why = r.Reason.What, r.Reason.Why
+		}
+		log.Error("messages to an agent are missing and cannot be had any more", "what", what[:min(len(what), maxNotice/8)], "why", why[:min(len(why), maxNotice)])
 	case r.Kind == record.Message && r.Target == record.Outbox:
 		n := min(max(r.Count, 1), 1<<32)
 		h.mu.Lock()
@@ -144,7 +161,7 @@ func (h *hearing) notice(now time.Time) (show bool, left uint64) {
 }
 
 // told is what operators are shown of it; nil where there is nothing.
-func (h *hearing) told() (notices *wire.Heard, outbox *wire.OutboxStatus) {
+func (h *hearing) told() (notices *wire.Heard, outbox *wire.OutboxStatus, gaps *wire.Heard) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.notices.Count > 0 {
@@ -158,7 +175,11 @@ func (h *hearing) told() (notices *wire.Heard, outbox *wire.OutboxStatus) {
 			outbox.Lost = &n
 		}
 	}
-	return notices, outbox
+	if h.gaps.Count > 0 {
+		n := h.gaps
+		gaps = &n
+	}
+	return notices, outbox, gaps
 }
 
 // startHearing listens to a guest, which has no owner, until stopHearing.

@@ -43,7 +43,7 @@ func TestAFloodOfNoticesFillsNoLogAndIsCounted(t *testing.T) {
 	if !strings.Contains(out.String(), "the next minute") || !strings.Contains(out.String(), fmt.Sprint("left_out=", 1000-maxNotices)) {
 		t.Error(out.String())
 	}
-	if n, o := a.heard.told(); n == nil || n.Count != 1001 || o != nil {
+	if n, o, _ := a.heard.told(); n == nil || n.Count != 1001 || o != nil {
 		t.Errorf("%+v %+v", n, o)
 	}
 }
@@ -57,9 +57,29 @@ func TestLostMessagesAndWhatWaitsAreTold(t *testing.T) {
 	a.take(event(t, r), at)
 	r.Count = 0
 	a.take(event(t, r), at)
-	n, o := a.heard.told()
+	n, o, _ := a.heard.told()
 	if n != nil || o == nil || o.Waiting != 1000 || o.Lost == nil || o.Lost.Count != 8 || !strings.Contains(out.String(), "the outbox is full") {
 		t.Errorf("%+v %+v %s", n, o, out.String())
+	}
+}
+
+func TestGapsAreToldAndCounted(t *testing.T) {
+	var out bytes.Buffer
+	a := hearer(&out)
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	a.take(event(t, record.Record{
+		Kind: record.Message, Verdict: record.Failed, Target: record.Gap, Count: 1,
+		Reason: &deny.Reason{Code: deny.MessageUnavailable, What: "channel product", Why: "messages 3 to 5 are lost"},
+	}), at)
+	if !strings.Contains(out.String(), "channel product") || !strings.Contains(out.String(), "messages 3 to 5 are lost") {
+		t.Error(out.String())
+	}
+	// 2, one more, then a gateway that began anew and has found 1.
+	for _, n := range []uint64{2, 2, 3, 0, 1} {
+		a.take(wire.GatewayEvent{Outbox: &wire.Outbox{Gaps: n}}, at)
+	}
+	if _, o, g := a.heard.told(); o != nil || g == nil || g.Count != 4 || !g.Last.Equal(at) {
+		t.Errorf("%+v %+v", o, g)
 	}
 }
 
@@ -67,6 +87,7 @@ func TestLostMessagesAndWhatWaitsAreTold(t *testing.T) {
 func FuzzWhatAGatewayTells(f *testing.F) {
 	f.Add([]byte(`{"record":{"kind":"lifecycle","target":"notice","detail":"x"}}`))
 	f.Add([]byte(`{"record":{"kind":"message","verdict":"failed","target":"outbox","count":18446744073709551615},"outbox":{"waiting":-1,"refused":3}}`))
+	f.Add([]byte(`{"record":{"kind":"message","verdict":"failed","target":"gap","reason":{"what":"channel c","why":"lost"}},"outbox":{"gaps":18446744073709551615}}`))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		var e wire.GatewayEvent
 		if json.Unmarshal(raw, &e) != nil {

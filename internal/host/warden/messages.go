@@ -18,8 +18,8 @@ import (
 // What operators may ask of an adapter. The policy is not among it: that is the
 // manifest's.
 var (
-	operatorReads   = []string{protocol.VerbQueues, protocol.VerbTail, protocol.VerbOperatorThread, protocol.VerbDead, protocol.VerbMetrics}
-	operatorChanges = []string{protocol.VerbOperatorSend, protocol.VerbDeadReplay, protocol.VerbDeadDrop}
+	operatorReads   = []string{protocol.VerbQueues, protocol.VerbTail, protocol.VerbOperatorThread, protocol.VerbDead, protocol.VerbMetrics, protocol.VerbRequests, protocol.VerbMembers}
+	operatorChanges = []string{protocol.VerbOperatorSend, protocol.VerbDeadReplay, protocol.VerbDeadDrop, protocol.VerbDecide}
 )
 
 // operatorPatience bounds one request to an adapter; a tail waits for a minute
@@ -56,7 +56,7 @@ func (c *call) messages() error {
 	defer cancel()
 	m, err := a.relay(ctx, req.Verb, req.Body)
 	if changes {
-		c.w.operatorDid(a, c.uid, req.Verb, err)
+		c.w.operatorDid(a, c.uid, req.Verb, decided(req.Verb, req.Body), err)
 	}
 	if err != nil {
 		return err
@@ -122,15 +122,28 @@ func refusedBy(r *deny.Reason) error {
 	return &fault{f}
 }
 
+// decided is which request was decided, and how, for the record; empty for
+// other verbs.
+func decided(verb string, body json.RawMessage) string {
+	var d protocol.Decision
+	if verb != protocol.VerbDecide || json.Unmarshal(body, &d) != nil {
+		return ""
+	}
+	if d.Approve {
+		return fmt.Sprintf("request %d approved ", d.ID)
+	}
+	return fmt.Sprintf("request %d refused ", d.ID)
+}
+
 // operatorDid tells those who watch, and the log, what an operator changed.
-func (w *Warden) operatorDid(a *adapterRun, uid uint32, verb string, err error) {
+func (w *Warden) operatorDid(a *adapterRun, uid uint32, verb, what string, err error) {
 	r := record.Record{
 		Team: a.place.Team, Agent: layout.AdapterName, Kind: record.Message, Verdict: record.Allowed,
-		Target: verb, Detail: "by the operator with user id " + strconv.FormatUint(uint64(uid), 10),
+		Target: verb, Detail: what + "by the operator with user id " + strconv.FormatUint(uint64(uid), 10),
 	}
 	if err != nil {
 		r.Verdict, r.Detail = record.Failed, r.Detail+": "+err.Error()
 	}
 	w.events.emit(r)
-	w.log.Info("an operator changed messages", "team", a.place.Team, "verb", verb, "uid", uid, "error", err)
+	w.log.Info("an operator changed messages", "team", a.place.Team, "verb", verb, "what", what, "uid", uid, "error", err)
 }

@@ -35,7 +35,7 @@ func (c *call) backup() error {
 		return err
 	}
 	_, err = a.relay(c.ctx, protocol.VerbBackup, body)
-	c.w.operatorDid(a, c.uid, protocol.VerbBackup, err)
+	c.w.operatorDid(a, c.uid, protocol.VerbBackup, "", err)
 	f, oerr := a.takeFile(name)
 	if err = errors.Join(err, oerr); err != nil {
 		if f != nil {

@@ -44,7 +44,7 @@ func (w *Warden) repair(ctx context.Context, req wire.TeamRequest, uid uint32, s
 	a.procs.Lock()
 	report, rerr := a.runRepair(ctx)
 	a.procs.Unlock()
-	w.operatorDid(a, uid, "repair", rerr)
+	w.operatorDid(a, uid, "repair", "", rerr)
 	serr := w.startAdapter(ctx, t, say)()
 	if rerr != nil {
 		return nil, errors.Join(rerr, serr)

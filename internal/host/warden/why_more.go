@@ -45,19 +45,22 @@ func (a *agentRun) whyMessage(res *wire.WhyResult, rest string) error {
 	if kind == "" {
 		kind = "message"
 	}
-	policy := t.manifest.Policy()
 	d := &adapter.Draft{Type: adapter.Type(kind), To: to}
 	if t.manifest.Agent(to) == nil {
 		d.To, d.Channel = "", to
 	}
+	policy, beside := t.policyNow(a.w.ctx, a.Place.Name, d.Channel)
 	if r := allowed.Refusal(&policy, a.Place.Name, d); r != nil {
-		res.Verdict, res.Code, res.Rule, res.Mend = wire.WhyDenied, r.Code, r.Why, r.Mend
-		return nil //nolint:nilerr // the refusal is the answer
+		res.Verdict, res.Code, res.Rule, res.Mend = wire.WhyDenied, r.Code, r.Why+beside, r.Mend
+		if beside != "" {
+			res.Mend = "have the orchestrator ask for another change, and approve it; or change the members of " + d.Channel + " in the manifest"
+		}
+		return nil
 	}
 	res.Verdict = wire.WhyAllowed
 	res.Rule = fmt.Sprintf("agents.%s.messages.to names %s", a.Place.Name, to)
 	if d.Channel != "" {
-		res.Rule = fmt.Sprintf("%s is a member of the channel %s", a.Place.Name, to)
+		res.Rule = fmt.Sprintf("%s is a member of the channel %s%s", a.Place.Name, to, beside)
 	}
 	if allowed.Critical(d.Type) {
 		res.Rule += fmt.Sprintf(", and agents.%s.messages.critical names %s", a.Place.Name, kind)

@@ -32,6 +32,8 @@ const usage = `usage: bulkhead msg COMMAND, inside the runtime of an agent that 
   thread [--limit N] [--after N] CHANNEL N
   replay [--from N] [--limit N] CHANNEL
   channels
+  request (--join AGENT | --leave AGENT) --reason TEXT CHANNEL
+                      for the orchestrator: ask an operator for it; the answer is a message of type channel_decided
   outbox              what waits for the adapter, and what it refused
 
 Answers are JSON on standard output. Exit codes: 0 done, 1 failed (try again with the same key), 2 bad input, 4 refused.
@@ -87,7 +89,7 @@ type action func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, er
 
 var commands = map[string]func(*flag.FlagSet) action{
 	"send": send, "receive": receive, "ack": ack, "refuse": refuse, "extend": extend,
-	"thread": thread, "replay": replay, "channels": get("/v1/channels"), "outbox": get("/v1/outbox"),
+	"thread": thread, "replay": replay, "channels": get("/v1/channels"), "request": request, "outbox": get("/v1/outbox"),
 }
 
 func get(path string) func(*flag.FlagSet) action {
@@ -252,6 +254,21 @@ func replay(f *flag.FlagSet) action {
 			return nil, misuse("replay: which CHANNEL?")
 		}
 		return g.Call(ctx, "GET", "/v1/channels/"+url.PathEscape(args[0])+"/messages"+query("limit", *limit, "from", *from), nil)
+	}
+}
+
+func request(f *flag.FlagSet) action {
+	join, leave := f.String("join", "", "agent"), f.String("leave", "", "agent")
+	reason := f.String("reason", "", "in words, for the operator")
+	return func(ctx context.Context, g *ask.Gateway, args []string) ([]byte, error) {
+		if len(args) != 1 || (*join == "") == (*leave == "") {
+			return nil, misuse("request: one of --join AGENT and --leave AGENT, and a CHANNEL")
+		}
+		q := map[string]any{"channel": args[0], "agent": *join, "change": "join", "reason": *reason}
+		if *leave != "" {
+			q["agent"], q["change"] = *leave, "leave"
+		}
+		return g.Call(ctx, "POST", "/v1/channels:request", q)
 	}
 }
 

@@ -98,6 +98,8 @@ type delivery struct {
 	ReplyTo        uint64          `json:"reply_to_sequence_id"`
 	Body           json.RawMessage `json:"body"`
 	Lease          string          `json:"lease"`
+
+	replayed bool
 }
 
 // once waits for a message and delivers it.
@@ -108,18 +110,20 @@ func (p *Pusher) once(ctx context.Context) error {
 	}
 	var got struct {
 		Deliveries []delivery `json:"deliveries"`
+		Replayed   []delivery `json:"replayed"` // without leases: they come again with the deliveries
 	}
 	if err := json.Unmarshal(out, &got); err != nil {
 		return fmt.Errorf("the gateway's answer: %w", err)
 	}
 	var failed error
 	for _, d := range got.Deliveries {
-		if err := p.held(ctx, d.Lease, func() error { return p.post(ctx, &d) }); err != nil {
+		if err := p.held(ctx, d.Lease, func() error { return p.postAll(ctx, got.Replayed, &d) }); err != nil {
 			failed = err
 			_, err = settle(ctx, &p.gateway, "refuse", map[string]any{"refusals": []map[string]any{{"lease": d.Lease, "reason": err.Error()}}}, []string{d.Lease})
 			failed = errors.Join(failed, err)
 			continue
 		}
+		got.Replayed = nil
 		if _, err := settle(ctx, &p.gateway, "ack", map[string]any{"leases": []string{d.Lease}}, []string{d.Lease}); err != nil {
 			failed = errors.Join(failed, err)
 		}
@@ -146,6 +150,18 @@ func (p *Pusher) held(ctx context.Context, lease string, do func() error) error 
 	defer work.Wait()
 	defer stop()
 	return do()
+}
+
+// postAll posts what is missing before a delivery, and then that. The hook knows
+// by their keys what it has taken already.
+func (p *Pusher) postAll(ctx context.Context, replayed []delivery, d *delivery) error {
+	for i := range replayed {
+		replayed[i].replayed = true
+		if err := p.post(ctx, &replayed[i]); err != nil {
+			return fmt.Errorf("message %d, which is replayed: %w", replayed[i].Sequence, err)
+		}
+	}
+	return p.post(ctx, d)
 }
 
 func (p *Pusher) post(ctx context.Context, d *delivery) error {
@@ -183,6 +199,9 @@ func text(d *delivery) string {
 	fmt.Fprintf(&b, "Message %d of channel %s from agent %s, type %s", d.Sequence, d.Channel, d.From, d.Type)
 	if d.ReplyTo > 0 {
 		fmt.Fprintf(&b, ", in answer to %d", d.ReplyTo)
+	}
+	if d.replayed {
+		b.WriteString(", replayed because it found no place in the queue when it was sent")
 	}
 	b.WriteString(".\nWhat follows is that agent's message:\n")
 	var plain string

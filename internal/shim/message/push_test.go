@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -93,5 +94,49 @@ func TestAHookThatAnswersAcknowledgesAndOneThatFailsRefuses(t *testing.T) {
 	<-got
 	if s := <-settled; s != fmt.Sprintf("refuse {\"refusals\":[{\"lease\":\"l\",\"reason\":\"POST /hooks/agent on port %d was answered 500\"}]}\n", n) {
 		t.Errorf("%q", s)
+	}
+}
+
+// withReplay is a body for fakeQueue that brings a message without a lease along.
+func withReplay(body string) string {
+	return fmt.Sprintf(`%q,"lease":"l"}],"replayed":[{"idempotency_key":"old","channel_sequence_id":5,"from":"pm","channel":"@a+pm","type":"note","body":"missed"}],"more":[{"a":1`, body)
+}
+
+// What is replayed comes to the hook first, said to be so, and a hook that does
+// not take it keeps the delivery that showed the gap.
+func TestWhatIsReplayedIsPushedBeforeTheDelivery(t *testing.T) {
+	socket, settled := fakeQueue(t, withReplay("first"), withReplay("again"))
+	status := []int{202, 202, 500}
+	got := make(chan string, 4)
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var q struct{ Message, IdempotencyKey string }
+		if err := json.NewDecoder(r.Body).Decode(&q); err != nil {
+			t.Error(err)
+		}
+		got <- q.IdempotencyKey + " " + q.Message
+		w.WriteHeader(status[0])
+		status = status[1:]
+	}))
+	defer hook.Close()
+	_, port, _ := net.SplitHostPort(hook.Listener.Addr().String())
+	n, _ := strconv.ParseUint(port, 10, 16)
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() { NewPusher(socket, "tool", engine.Push{Port: uint16(n), Path: "/hook"}).Run(ctx) })
+	defer func() { cancel(); work.Wait() }()
+	if s := <-got; !strings.HasPrefix(s, "old ") || !strings.Contains(s, "replayed because it found no place") || !strings.Contains(s, "missed") {
+		t.Error(s)
+	}
+	if s := <-got; !strings.HasPrefix(s, "k ") || !strings.Contains(s, "first") || strings.Contains(s, "replayed") {
+		t.Error(s)
+	}
+	if s := <-settled; s != "ack {\"leases\":[\"l\"]}\n" {
+		t.Error(s)
+	}
+	if s := <-got; !strings.HasPrefix(s, "old ") {
+		t.Error(s)
+	}
+	if s := <-settled; !strings.HasPrefix(s, "refuse ") || !strings.Contains(s, "message 5, which is replayed") {
+		t.Error(s)
 	}
 }

@@ -49,7 +49,7 @@ var names = map[Group][]string{
 	Events:  {"events_publish", "events_subscribe", "events_poll", "events_unsubscribe", "events_list_topics"},
 	Code:    {"proc_execute", "proc_schedule", "proc_spawn", "proc_kill", "proc_list"},
 	Notices: {"notify_send"},
-	Talk:    {"msg_send", "msg_receive", "msg_ack", "msg_thread", "msg_replay", "msg_channels"},
+	Talk:    {"msg_send", "msg_receive", "msg_ack", "msg_thread", "msg_replay", "msg_channels", "msg_channel_request"},
 }
 
 // Of gives the tools of a group; nil when there is no such group.

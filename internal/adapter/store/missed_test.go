@@ -1,0 +1,248 @@
+package store
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"bulkhead/internal/deny"
+)
+
+// missed asks as a gateway does that has acknowledged up to m.
+func (s *stage) missed(agent, channel string, m Message, before uint64) Missed {
+	s.t.Helper()
+	got, err := s.Missed(s.t.Context(), agent, MissedRequest{Channel: channel, After: m.Sequence, Time: m.Time, Before: before})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return got
+}
+
+func said(ms []Message) (out []string) {
+	for _, m := range ms {
+		out = append(out, strings.Trim(string(m.Body), `"`))
+	}
+	return out
+}
+
+// flood fills a queue until n messages of pm found no place in it.
+func (s *stage) flood(to func(body string) Draft, n int) {
+	s.t.Helper()
+	for i := range QueueSize + n {
+		s.send("pm", to(fmt.Sprint(i)))
+	}
+}
+
+func TestOnlyWhatFoundNoPlaceIsMissed(t *testing.T) {
+	s := setUp(t)
+	toQA := func(body string) Draft { return note("qa", body) }
+	s.send("qa", note("pm", "its own"))
+	if got := s.missed("qa", "@pm+qa", Message{}, 0); len(got.Messages) > 0 || got.Last != 1 {
+		t.Errorf("its own message: %+v", got)
+	}
+	s.flood(toQA, 3)
+	for range 2 { // the same from the disk
+		ds := s.receive("qa", ReceiveRequest{Max: 1, Lease: minLease})
+		if len(ds) != 1 || ds[0].Sequence != 5 || ds[0].Missed != 4 {
+			t.Fatalf("%+v", ds)
+		}
+		got := s.missed("qa", "@pm+qa", Message{}, 5)
+		if diff := cmp.Diff([]string{"0", "1", "2"}, said(got.Messages)); diff != "" || len(got.Lost) > 0 || got.Anew || got.Next > 0 {
+			t.Errorf("%+v\n%s", got, diff)
+		}
+		for _, err := range s.Refuse(t.Context(), "qa", []Refusal{{Lease: ds[0].Lease, Delay: time.Millisecond}}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		s.restart()
+		time.Sleep(5 * time.Millisecond)
+	}
+	// Nobody else has missed it, and others are told nothing.
+	if got := s.missed("pm", "@pm+qa", Message{}, 0); len(got.Messages) > 0 {
+		t.Errorf("the sender: %+v", got)
+	}
+	_, err := s.Missed(t.Context(), "design", MissedRequest{Channel: "@pm+qa"})
+	_ = s.reason(err, deny.MessageNotAllowed)
+	_, err = s.Missed(t.Context(), "qa", MissedRequest{Channel: "@pm+qa", After: 1 << 63})
+	_ = s.reason(err, deny.MessageInvalid)
+	// Replayed or dropped by an operator: it comes by itself, or is not to come.
+	dead := s.dead("qa")
+	if len(dead) != 3 {
+		t.Fatalf("%+v", dead)
+	}
+	if n, err := s.DropDead(t.Context(), "qa", []int64{dead[0].ID}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	ds := s.receive("qa", ReceiveRequest{Max: 1})
+	s.ack("qa", ds...)
+	if n, err := s.ReplayDead(t.Context(), "qa", []int64{dead[1].ID}); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	if diff := cmp.Diff([]string{"2"}, said(s.missed("qa", "@pm+qa", Message{}, 5).Messages)); diff != "" {
+		t.Error(diff)
+	}
+	if got := s.missed("qa", "@pm+qa", ds[0].Message, 0); len(got.Messages) > 0 || len(got.Lost) > 0 || got.Anew {
+		t.Errorf("after what it acknowledged: %+v", got)
+	}
+}
+
+// What was handed out and given up after its tries was seen: that is no gap.
+func TestWhatWasGivenUpAfterTriesIsNotMissed(t *testing.T) {
+	s := setUp(t)
+	s.send("pm", note("qa", "poison"))
+	for range 1 + MaxTries {
+		ds := s.receive("qa", ReceiveRequest{Wait: maxWait})
+		s.Refuse(t.Context(), "qa", []Refusal{{Lease: ds[0].Lease, Delay: time.Millisecond}})
+	}
+	s.send("pm", note("qa", "next"))
+	ds := s.receive("qa", ReceiveRequest{Wait: maxWait, Channel: "@pm+qa"})
+	if len(s.dead("qa")) != 1 || len(ds) != 1 || ds[0].Missed != 0 {
+		t.Fatalf("%+v", ds)
+	}
+	if got := s.missed("qa", "@pm+qa", Message{}, 0); len(got.Messages) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// Who was no member did not miss what was said, in a channel that others fill.
+func TestWhatWasSaidWithoutTheAgentIsNotMissed(t *testing.T) {
+	s := setUp(t)
+	s.flood(func(body string) Draft { return post("product", body) }, 5)
+	s.approve(joins("product", "ops"))
+	s.send("pm", post("product", "to ops"))
+	ds := s.receive("ops", ReceiveRequest{Channel: "product"})
+	if len(ds) != 1 || ds[0].Missed != 0 {
+		t.Fatalf("%+v", ds)
+	}
+	if got := s.missed("ops", "product", Message{}, 0); len(got.Messages) > 0 || len(got.Lost) > 0 {
+		t.Errorf("%+v", got)
+	}
+	if got := s.missed("qa", "product", Message{}, 0); len(got.Messages) != 6 {
+		t.Errorf("of qa, whose queue was full: %d", len(got.Messages))
+	}
+}
+
+func TestLostMessagesAndAnEarlierStoreAreTold(t *testing.T) {
+	now := time.Date(2026, 3, 1, 0, 0, 0, 0, time.UTC)
+	s := setUp(t, func(c *Config) { c.Clock = func() time.Time { now = now.Add(time.Millisecond); return now } })
+	for i := range 10 {
+		s.send("pm", note("qa", fmt.Sprint(i)))
+	}
+	ds := s.receive("qa", ReceiveRequest{Max: 2})
+	s.ack("qa", ds...)
+	seen := ds[1].Message
+	copied := s.Path + ".copy"
+	if err := s.Backup(t.Context(), copied); err != nil {
+		t.Fatal(err)
+	}
+	rest := s.receive("qa", ReceiveRequest{Max: 8})
+	s.ack("qa", rest...)
+	if got := s.missed("qa", "@pm+qa", seen, 0); len(got.Lost) > 0 || got.Anew || got.Last != 10 {
+		t.Errorf("a sound store: %+v", got)
+	}
+	// As a page that was damaged: 4, 5 and the last are gone.
+	if err := s.do(t.Context(), &op{after: func(c *conn) {
+		if err := c.exec("DELETE FROM message WHERE seq IN (4, 5, 10)"); err != nil {
+			t.Error(err)
+		}
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	lost := []Range{{4, 5}, {10, 10}}
+	if got := s.missed("qa", "@pm+qa", seen, 0); !cmp.Equal(got.Lost, lost) || got.Anew {
+		// The row of the channel may be behind what was deleted.
+		if !cmp.Equal(got.Lost, lost[:1]) {
+			t.Errorf("%+v", got)
+		}
+	}
+	if got := s.missed("qa", "@pm+qa", seen, 5); !cmp.Equal(got.Lost, []Range{{4, 4}}) {
+		t.Errorf("before 5: %+v", got)
+	}
+	if got := s.missed("qa", "@pm+qa", Message{}, 0); len(got.Lost) > 0 {
+		t.Errorf("who has seen nothing yet cannot tell: %+v", got)
+	}
+	// What may have been pruned is not called lost.
+	before := now
+	now = now.Add(s.keep)
+	if got := s.missed("qa", "@pm+qa", seen, 0); len(got.Lost) > 0 {
+		t.Errorf("after the retention: %+v", got)
+	}
+	now = before
+	// The copy is put in the store's place: it knows nothing of the last messages.
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.do(t.Context(), &op{}); err == nil {
+		t.Fatal("it is open still")
+	}
+	s.Path = copied
+	s.open()
+	s.ack("qa", s.receive("qa", ReceiveRequest{Max: 8})...)
+	if got := s.missed("qa", "@pm+qa", rest[7].Message, 0); got.Anew || got.Last != 10 {
+		t.Errorf("an old store that has it: %+v", got)
+	}
+	last := s.send("pm", note("qa", "after the copy"))
+	ahead := Message{Sequence: last.Sequence + 1, Time: last.Time}
+	if got := s.missed("qa", "@pm+qa", ahead, 0); !got.Anew {
+		t.Errorf("it has acknowledged more than there is: %+v", got)
+	}
+	again := Message{Sequence: last.Sequence, Time: last.Time.Add(time.Nanosecond)}
+	if got := s.missed("qa", "@pm+qa", again, 0); !got.Anew || len(got.Messages) > 0 {
+		t.Errorf("its number was given to another message: %+v", got)
+	}
+}
+
+func TestMissedComesInPages(t *testing.T) {
+	s := setUp(t)
+	const large = 20
+	body := strings.Repeat("x", 1<<20-8)
+	for range large { // each finds no place, as the queue is full of critical ones
+		if len(s.queue("qa").Senders) == 0 {
+			for range QueueSize {
+				s.send("orchestrator", as(note("qa", "c"), Escalation))
+			}
+		}
+		s.send("pm", post("product", body))
+		for _, agent := range []string{"engineering", "design"} {
+			s.ack(agent, s.receive(agent, ReceiveRequest{})...)
+		}
+	}
+	var got []uint64
+	pages := 0
+	for after := uint64(0); ; pages++ {
+		m, err := s.Missed(t.Context(), "qa", MissedRequest{Channel: "product", After: after})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, one := range m.Messages {
+			got = append(got, one.Sequence)
+		}
+		if m.Next == 0 {
+			break
+		}
+		after = m.Next - 1
+	}
+	if len(got) != large || got[0] != 1 || got[large-1] != large || pages < 2 {
+		t.Errorf("%d messages in %d pages: %v", len(got), pages, got)
+	}
+}
+
+// FuzzMissed asks with any numbers: what comes is in the range and was not handed out.
+func FuzzMissed(f *testing.F) {
+	f.Add("product", uint64(0), int64(0), uint64(0))
+	f.Add("@pm+qa", uint64(1)<<62, int64(1), uint64(3))
+	a := fuzzed(f)
+	for range 5 {
+		a.Send(f.Context(), "pm", []Draft{post("product", "x"), note("qa", "x")})
+	}
+	f.Fuzz(func(t *testing.T, channel string, after uint64, at int64, before uint64) {
+		m, err := a.Missed(t.Context(), "qa", MissedRequest{Channel: channel, After: after, Time: time.Unix(0, at), Before: before})
+		if err == nil && (len(m.Messages) > 0 || m.Next > 0) {
+			t.Errorf("after %d before %d of %s: %+v", after, before, channel, m)
+		}
+	})
+}
