@@ -46,10 +46,10 @@ func checkMetrics(c *wire.Checks) string {
 				lost(float64(h.Outbox.Lost.Count), "agent", h.Agent)
 			}
 		}
-		metric("bulkhead_message_gaps_total", "counter", "Gaps in channels that cannot be filled any more, as the warden heard of agents' gateways since it began.")
+		gaps := family("bulkhead_message_gaps_total", exposition.Counter, "Gaps in channels that cannot be filled any more, as the warden heard of agents' gateways since it began.")
 		for _, h := range c.Heard {
 			if h.Gaps != nil {
-				fmt.Fprintf(&b, "bulkhead_message_gaps_total{%s,agent=%q} %d\n", team, h.Agent, h.Gaps.Count)
+				gaps(float64(h.Gaps.Count), "agent", h.Agent)
 			}
 		}
 	}
