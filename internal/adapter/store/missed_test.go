@@ -152,14 +152,14 @@ func TestLostMessagesAndAnEarlierStoreAreTold(t *testing.T) {
 	}}); err != nil {
 		t.Fatal(err)
 	}
-	lost := []Range{{4, 5}, {10, 10}}
+	lost := []Range{{From: 4, To: 5}, {From: 10, To: 10}}
 	if got := s.missed("qa", "@pm+qa", seen, 0); !cmp.Equal(got.Lost, lost) || got.Anew {
 		// The row of the channel may be behind what was deleted.
 		if !cmp.Equal(got.Lost, lost[:1]) {
 			t.Errorf("%+v", got)
 		}
 	}
-	if got := s.missed("qa", "@pm+qa", seen, 5); !cmp.Equal(got.Lost, []Range{{4, 4}}) {
+	if got := s.missed("qa", "@pm+qa", seen, 5); !cmp.Equal(got.Lost, []Range{{From: 4, To: 4}}) {
 		t.Errorf("before 5: %+v", got)
 	}
 	if got := s.missed("qa", "@pm+qa", Message{}, 0); len(got.Lost) > 0 {
