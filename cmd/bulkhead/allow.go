@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -63,10 +64,11 @@ addresses only, lets the agent's dialer connect for at most 10 seconds after it.
 func newRevokeCommand(a *app) *cobra.Command {
 	var all bool
 	c := &cobra.Command{
-		Use:   "revoke AGENT host:port | revoke AGENT --all",
-		Short: "End a temporary destination, with its connections",
+		Use:   "revoke AGENT host:port | revoke AGENT --all | revoke AGENT GRANT",
+		Short: "End a temporary destination, with its connections, or a grant of tool calls",
 		Example: `  sudo bulkhead revoke writer files.example.com:443
-  sudo bulkhead revoke writer --all`,
+  sudo bulkhead revoke writer --all
+  sudo bulkhead revoke writer gq7xk2m9a    # as "bulkhead grants" shows it`,
 		Args: cobra.RangeArgs(1, 2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if all == (len(args) == 2) {
@@ -75,6 +77,9 @@ func newRevokeCommand(a *app) *cobra.Command {
 			team, err := a.theTeam(c.Context())
 			if err != nil {
 				return err
+			}
+			if !all && !strings.Contains(args[1], ":") {
+				return a.revokePermit(c.Context(), team, args[0], args[1])
 			}
 			req := wire.RevokeRequest{Team: team, Agent: args[0]}
 			if !all {

@@ -28,6 +28,12 @@ func checkMetrics(c *wire.Checks) string {
 		fenced(1, "agent", name)
 	}
 	if len(c.Heard) > 0 {
+		asks := family("bulkhead_approvals_waiting", exposition.Gauge, "Calls of an agent's tools that wait for a person.")
+		for _, h := range c.Heard {
+			if h.Asking != nil {
+				asks(float64(h.Asking.Waiting), "agent", h.Agent)
+			}
+		}
 		notices := family("bulkhead_notices_total", exposition.Counter, "Notices of agents to their operator that the warden heard since it began.")
 		for _, h := range c.Heard {
 			if h.Notices != nil {

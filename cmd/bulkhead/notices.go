@@ -123,7 +123,7 @@ func (a *app) showNotices(res noticesDoc) {
 }
 
 // toldLines are what status says of what an agent's gateway told the warden.
-type toldLines struct{ wrong, notices []string }
+type toldLines struct{ wrong, notices, asks []string }
 
 // noticeDays is for how long status goes on naming a notice, or lost messages.
 const noticeDays = 24 * time.Hour
@@ -135,6 +135,9 @@ func toldOf(s wire.AgentStatus, now time.Time) (t toldLines) {
 	if g := s.Gaps; g != nil && now.Sub(g.Last) < noticeDays {
 		t.wrong = append(t.wrong, fmt.Sprintf("%s: messages to it are MISSING in %d places of channels, the last found at %s, and cannot be had any more: `bulkhead denials %s`",
 			s.Agent, g.Count, g.Last.UTC().Format(time.RFC3339), s.Agent))
+	}
+	if q := s.Asking; q != nil && q.Waiting > 0 {
+		t.asks = append(t.asks, fmt.Sprintf("%s: %d, the oldest since %s: `sudo bulkhead approvals %s`", s.Agent, q.Waiting, q.Since.UTC().Format(time.RFC3339), s.Agent))
 	}
 	o := s.Outbox
 	if o == nil {

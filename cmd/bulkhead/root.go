@@ -85,7 +85,7 @@ account, namespaces and list of destinations; everything else is denied.
 	root.AddCommand(
 		newInitCommand(a), newPlanCommand(a), newUpCommand(a), newStatusCommand(a), newExecCommand(a), newAttachCommand(a),
 		newRunCommand(a), newLogsCommand(a), newRestartCommand(a), newStopCommand(a), newPanicCommand(a), newReleaseCommand(a), newDownCommand(a),
-		newForwardCommand(a), newWorkspaceCommand(a), newAllowCommand(a), newRevokeCommand(a), newTokenCommand(a), newAuditCommand(a), newMessagesCommand(a), newDeadLettersCommand(a), newMetricsCommand(a), newWatchCommand(a), newDenialsCommand(a), newNoticesCommand(a), newWhyCommand(a), newEgressCommand(a),
+		newForwardCommand(a), newWorkspaceCommand(a), newAllowCommand(a), newRevokeCommand(a), newApprovalsCommand(a), newApproveCallCommand(a), newDenyCommand(a), newGrantsCommand(a), newExecutionCommand(a), newTokenCommand(a), newAuditCommand(a), newMessagesCommand(a), newDeadLettersCommand(a), newMetricsCommand(a), newWatchCommand(a), newDenialsCommand(a), newNoticesCommand(a), newWhyCommand(a), newEgressCommand(a),
 		newVerifyCommand(a), newProveCommand(a), newEvidenceCommand(a), newDoctorCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
 	)
 	return root

@@ -71,7 +71,7 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 		}
 		fmt.Fprintf(a.out, "Team %s\n\n", terminal.Line(t.Team))
 		tab := table{head: []string{"AGENT", "STATE", "CONTAINERS", "MEMORY", "DISK", "RESTARTS", "LAYERS", "ACCOUNT"}}
-		var below, tail, notices, raised []string
+		var below, tail, notices, asks, raised []string
 		for _, s := range t.Agents {
 			layers, notes := layersOf(s)
 			tab.add(plain(s.Agent), cell{s.State, statePaint(s.State)}, plain(containersOf(s)), plain(bytesOf(memoryOf(s))), diskOf(s),
@@ -87,7 +87,7 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 			}
 			told := toldOf(s, time.Now())
 			below = append(below, told.wrong...)
-			notices = append(notices, told.notices...)
+			notices, asks = append(notices, told.notices...), append(asks, told.asks...)
 			if s.Raised != nil {
 				raised = append(raised, s.Agent+": "+raisedText(*s.Raised))
 			}
@@ -102,7 +102,7 @@ func (a *app) teams(res wire.StatusResult) (wrong bool) {
 		for _, part := range []struct {
 			head  string
 			lines []string
-		}{{"Temporary destinations:", tail}, {"Raised limits:", raised}, {"Notices:", notices}} {
+		}{{"Temporary destinations:", tail}, {"Raised limits:", raised}, {"Notices:", notices}, {"Calls that wait for you:", asks}} {
 			if len(part.lines) == 0 {
 				continue
 			}

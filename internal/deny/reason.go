@@ -80,6 +80,8 @@ const (
 	ToolTimeout     Code = "tools.timeout"     // it took longer than it may
 	ToolUnavailable Code = "tools.unavailable" // what it needs is away or cannot be made durable now
 	ToolFailed      Code = "tools.failed"      // a fault of ours; the log has it
+	ToolApproval    Code = "tools.approval"    // a person has to approve the call first; it waits
+	ToolDisapproved Code = "tools.disapproved" // a person said no, or nobody decided in time
 
 	// Operators.
 	NotOperator Code = "operator.not_allowed" // the caller may not use this verb
@@ -95,7 +97,7 @@ func Codes() []Code {
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
 		NameUnresolved, Unreachable, PinFailed, TooMany, UpstreamRefused, RelayedOnly, BadPeer, BadToken, Locked, MessageNotAllowed, MessageInvalid, MessageTooLarge,
 		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable,
-		ToolUnknown, ToolNotAllowed, ToolInvalid, ToolRate, ToolQuota, ToolMissing, ToolConflict, ToolUnsafe, ToolTooLarge, ToolTimeout, ToolUnavailable, ToolFailed,
+		ToolUnknown, ToolNotAllowed, ToolInvalid, ToolRate, ToolQuota, ToolMissing, ToolConflict, ToolUnsafe, ToolTooLarge, ToolTimeout, ToolUnavailable, ToolFailed, ToolApproval, ToolDisapproved,
 		NotOperator, MissingFeature,
 	}
 }
@@ -113,6 +115,8 @@ type Reason struct {
 	// RetryAfter is in seconds, for the HTTP header of that name: trying again
 	// sooner is in vain. 0: trying again does not help.
 	RetryAfter int `json:"retryAfter,omitempty"`
+	// Execution is where a call that waits for a person is kept.
+	Execution string `json:"execution,omitempty"`
 }
 
 // Field is one failing field of a request.
@@ -145,14 +149,21 @@ type Envelope struct {
 
 	Fields     []Field `json:"fields,omitempty"`     // of a VALIDATION_ERROR
 	RetryAfter int     `json:"retryAfter,omitempty"` // seconds; goes into the header as well
+
+	// Of an APPROVAL_REQUIRED: where the call is kept, and its state.
+	ExecutionID string `json:"executionId,omitempty"`
+	State       string `json:"state,omitempty"`
 }
+
+// waitingForUser is the state of an execution that a person has to decide about.
+const waitingForUser = "waiting_for_user"
 
 // Envelope turns the denial into the error body of the agents' API. The HTTP
 // status is 403 for everything an agent could not mend by trying again, 401
 // for identity, 429 for what is bounded in number and 502 where the far side
 // failed; docs/contracts/deny.md has one for every code.
 func (r *Reason) Envelope() Envelope {
-	code, status := "PERMISSION_DENIED", 403
+	code, status, state := "PERMISSION_DENIED", 403, ""
 	switch r.Code {
 	case BadPeer, BadToken:
 		code, status = "UNAUTHORIZED", 401
@@ -172,6 +183,8 @@ func (r *Reason) Envelope() Envelope {
 		code, status = "NOT_FOUND", 404
 	case ToolUnsafe:
 		code, status = "SECURITY_VIOLATION", 403
+	case ToolApproval:
+		code, state = "APPROVAL_REQUIRED", waitingForUser
 	case ToolTimeout:
 		code, status = "APP_UNAVAILABLE", 504
 	case ToolFailed:
@@ -182,6 +195,6 @@ func (r *Reason) Envelope() Envelope {
 	return Envelope{
 		Code: code, Message: r.Error(), StatusCode: status,
 		WhatFailed: r.What, Why: r.Why, Where: string(r.Layer) + "/" + string(r.Code), PossibleFix: r.Mend,
-		Fields: r.Fields, RetryAfter: r.RetryAfter,
+		Fields: r.Fields, RetryAfter: r.RetryAfter, ExecutionID: r.Execution, State: state,
 	}
 }

@@ -19,7 +19,10 @@ import (
 	"bulkhead/internal/tooltoken"
 )
 
-const crashEnv = "BULKHEAD_GATEWAY_CRASH"
+const (
+	crashEnv    = "BULKHEAD_GATEWAY_CRASH"
+	crashAskEnv = "BULKHEAD_GATEWAY_ASK" // tools that are asked for
+)
 
 // TestMain lets the test program be a gateway that is killed.
 func TestMain(m *testing.M) {
@@ -43,17 +46,24 @@ func crashGateway(dir string) error {
 	if err := os.Chmod(socket, 0o777); err != nil { // #nosec G302 -- the runtime's id connects
 		return err
 	}
+	path := filepath.Join(dir, "grants.sock")
+	_ = os.Remove(path)
+	operators, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return err
+	}
 	fmt.Println("ready")
 	return Serve(context.Background(), ln, Config{
 		Team: "t", Agent: "a", Token: runtimeToken, DialerSocket: filepath.Join(dir, "none"), Data: dir, Tools: &team.Tools{RatePerMinute: 100_000},
+		Ask: &team.Ask{Tools: strings.Fields(os.Getenv(crashAskEnv)), Waiting: 64}, GrantsListener: operators,
 	}, io.Discard)
 }
 
 // startKillable starts a gateway as a process of its own.
-func startKillable(t *testing.T, dir string) (*exec.Cmd, *http.Client) {
+func startKillable(t *testing.T, dir string, ask ...string) (*exec.Cmd, *http.Client) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0]) // #nosec G204 -- this very program
-	cmd.Env = append(os.Environ(), crashEnv+"="+dir)
+	cmd.Env = append(os.Environ(), crashEnv+"="+dir, crashAskEnv+"="+strings.Join(ask, " "))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -24,6 +24,8 @@ type grants struct {
 	now      atomic.Pointer[dial.Policy]
 	trust    func(json.RawMessage) error // takes wire.VerbTrust
 	news     *news
+	// govern answers what is asked of approvals.
+	govern func(ctx context.Context, verb string, body json.RawMessage) (any, error)
 
 	mu   sync.Mutex // guards list, and changes of now
 	list []wire.Grant
@@ -130,6 +132,15 @@ func (g *grants) take(ctx context.Context, c *wire.Conn, watches *sync.WaitGroup
 	}
 	if m.Verb == wire.VerbWatch && g.news != nil {
 		kept = g.news.serve(ctx, c, m, watches)
+		return
+	}
+	if governs(m.Verb) && g.govern != nil {
+		answer, err := g.govern(ctx, m.Verb, m.Body)
+		if err != nil {
+			_ = c.Send(m.ID, wire.VerbError, failureOf(err))
+			return
+		}
+		_ = c.Send(m.ID, wire.VerbOK, answer)
 		return
 	}
 	var q wire.Grants

@@ -30,6 +30,8 @@ type news struct {
 	recent func(ctx context.Context, since time.Time, max int) ([]record.Record, bool, error)
 	// messages is nil when the agent has none.
 	messages *messages.Messages
+	// asking is how much waits for a person.
+	asking func() wire.Asking
 
 	mu       sync.Mutex
 	watching int
@@ -141,6 +143,7 @@ func (n *news) tellPeople(ctx context.Context, c *wire.Conn) {
 	seat := n.lines.Join(linesBehind)
 	defer seat.Leave()
 	var last wire.Outbox
+	var asked wire.Asking
 	for {
 		var changed <-chan struct{}
 		if n.messages != nil {
@@ -150,6 +153,14 @@ func (n *news) tellPeople(ctx context.Context, c *wire.Conn) {
 				return
 			}
 			last = now
+		}
+		if n.asking != nil {
+			if now := n.asking(); now != asked {
+				if tell(c, wire.GatewayEvent{Asking: &now}, nil) != nil {
+					return
+				}
+				asked = now
+			}
 		}
 		r, ok := seat.Next(ctx, changed)
 		switch {
@@ -172,6 +183,6 @@ func (n *news) tellPeople(ctx context.Context, c *wire.Conn) {
 // forPeople says whether a line is one that somebody should hear of who does not
 // read the log.
 func forPeople(r record.Record) bool {
-	return r.Kind == record.Life && r.Target == record.Notice ||
+	return r.Kind == record.Life && r.Target == record.Notice || r.Kind == record.Approval ||
 		r.Kind == record.Message && r.Verdict == record.Failed && (r.Target == record.Outbox || r.Target == record.Gap)
 }

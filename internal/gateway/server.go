@@ -91,7 +91,9 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 	s.bodies = newBodies()
 	s.tools = &toolbox{seen: &s.grants.news.calls, means: means{
 		cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial, resolve: s.dialer.Addresses, policy: s.grants.policy, decided: s.record, still: s.tokens.still,
+		asking: func() { s.grants.news.lines.Tell(record.Record{}) }, // has [news.tellPeople] look again
 	}}
+	s.grants.govern, s.grants.news.asking = s.tools.govern, s.tools.asking
 	s.grants.news.recent, s.grants.news.messages = s.tools.recent, s.messages
 	if cfg.Tools != nil {
 		// What fails is on record, and tried again by the first call: the
@@ -230,6 +232,9 @@ func (s *Server) frames(ctx context.Context, c *wire.Conn, free func()) {
 		work.Wait()
 		s.count(-len(mine))
 		_ = c.Close()
+		if len(mine) > 0 {
+			s.tools.endSession() // that of the runtime's shim
+		}
 	}()
 	if _, err := c.Greet(wire.GatewayProtocol, wire.GatewayVersion); err != nil {
 		return

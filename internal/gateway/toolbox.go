@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,8 @@ import (
 	"time"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/execution"
+	"bulkhead/internal/govern"
 	"bulkhead/internal/primitive/event"
 	"bulkhead/internal/record"
 	"bulkhead/internal/store"
@@ -42,7 +45,11 @@ type toolset struct {
 	calls  *tool.Dispatcher
 	mcp    *mcpDoor
 	events *event.Events // nil: the agent has no such tools
-	ends   []func() error
+
+	// nil: no call is kept for later.
+	executions *execution.Executions
+	book       *govern.Book
+	ends       []func() error
 }
 
 // has says whether there can be any tool.
@@ -55,6 +62,9 @@ func (b *toolbox) allowed() []string {
 	out := b.means.cfg.Tools.Allowed()
 	if b.means.messages != nil {
 		out = append(out, string(tool.Talk))
+	}
+	if b.means.cfg.Ask != nil && !slices.Contains(out, string(tool.Executions)) {
+		out = append(out, string(tool.Executions)) // what waits has to be seen
 	}
 	return out
 }
@@ -133,7 +143,7 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 		set.ends = append(set.ends, b.audit(st))
 	}
 	m := b.means
-	m.store = st
+	m.store, m.undo = st, map[string]execution.Undoer{}
 	ready := make(chan struct{})
 	defer close(ready)
 	m.call = func(ctx context.Context, who tool.Caller, name string, input []byte) (json.RawMessage, *deny.Reason) {
@@ -143,6 +153,7 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 		}
 		return set.calls.Call(ctx, who, name, input)
 	}
+	m.calls = func() *tool.Dispatcher { return set.calls }
 	allowed := b.allowed()
 	var all []tool.Tool
 	for _, g := range groups {
@@ -157,6 +168,10 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 		if opened.stream != nil {
 			set.events = opened.stream
 		}
+		maps.Copy(m.undo, opened.undo)
+		if opened.executions != nil {
+			set.executions, set.book = opened.executions, opened.book
+		}
 		if opened.close != nil {
 			set.ends = append(set.ends, opened.close)
 		}
@@ -165,10 +180,15 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 	if err != nil {
 		return nil, err
 	}
-	set.calls = tool.New(tool.Config{
-		Table: table, Journal: journal{st, b.means.log, cfg.Agent}, Allowed: allowed, Rate: rate, Log: log, Seen: b.seen,
-	})
+	tc := tool.Config{Table: table, Journal: journal{st, b.means.log, cfg.Agent}, Allowed: allowed, Rate: rate, Log: log, Seen: b.seen}
+	if cfg.Ask != nil {
+		tc.Gate = set.executions
+	}
+	set.calls = tool.New(tc)
 	set.mcp = newDoor(set.calls)
+	if set.executions != nil {
+		set.executions.Run()
+	}
 	return set, nil
 }
 

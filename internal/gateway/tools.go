@@ -11,7 +11,9 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
+	"bulkhead/internal/execution"
 	"bulkhead/internal/gateway/messages"
+	"bulkhead/internal/govern"
 	"bulkhead/internal/primitive/event"
 	"bulkhead/internal/primitive/mem"
 	primitivenet "bulkhead/internal/primitive/net"
@@ -43,6 +45,12 @@ type means struct {
 	call proc.Caller
 	// still says whether who called before may still.
 	still func(who tool.Caller) error
+	// calls is the table, once all groups are open.
+	calls func() *tool.Dispatcher
+	// undo is what the groups before have of it.
+	undo map[string]execution.Undoer
+	// asking hears that other calls wait for a person than before.
+	asking func()
 }
 
 // group is the tools of one group, and how they end; close may be nil.
@@ -50,6 +58,13 @@ type group struct {
 	tools  []tool.Tool
 	close  func() error
 	stream *event.Events // of events alone
+
+	// undo takes back what tools did, by their names.
+	undo map[string]execution.Undoer
+
+	// Of executions alone.
+	executions *execution.Executions
+	book       *govern.Book
 }
 
 // groups makes the tools: one row for each group that a gateway serves. A row
@@ -63,7 +78,8 @@ var groups = []struct {
 		if err != nil {
 			return group{}, err
 		}
-		return group{tools: g.Tools()}, nil
+		u := execution.Undoer{InStore: g.Undo}
+		return group{tools: g.Tools(), undo: map[string]execution.Undoer{"mem_set": u, "mem_delete": u, "mem_incr": u, "mem_expire": u}}, nil
 	}},
 	{tool.Vectors, func(ctx context.Context, m *means) (group, error) {
 		g, err := vec.Open(ctx, m.store)
@@ -92,6 +108,7 @@ var groups = []struct {
 		return group{tools: n.Tools()}, nil
 	}},
 	{tool.Talk, func(_ context.Context, m *means) (group, error) { return group{tools: m.messages.Tools()}, nil }},
+	{tool.Executions, openExecutions}, // the last: what it calls ends after it
 }
 
 // topics is the way to the team's public topics, and how it ends; nil when the

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"bulkhead/internal/execution"
 	"bulkhead/internal/primitive/db"
 	"bulkhead/internal/primitive/fs"
 	"bulkhead/internal/primitive/storage"
@@ -40,7 +41,11 @@ func openFiles(_ context.Context, m *means) (group, error) {
 	if err != nil {
 		return group{}, errors.Join(err, dir.Close())
 	}
-	return group{tools: s.Tools(), close: func() error { return errors.Join(s.Close(), dir.Close()) }}, nil
+	u := execution.Undoer{Outside: s.Undo}
+	return group{
+		tools: s.Tools(), close: func() error { return errors.Join(s.Close(), dir.Close()) },
+		undo: map[string]execution.Undoer{"fs_write": u, "fs_delete": u, "fs_mkdir": u},
+	}, nil
 }
 
 func openSQL(_ context.Context, m *means) (group, error) {

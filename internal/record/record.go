@@ -18,14 +18,15 @@ type Kind string
 
 // The kinds of record.
 const (
-	Egress  Kind = "egress"
-	Tool    Kind = "tool"
-	Message Kind = "message"
-	Secret  Kind = "secret"
-	Exec    Kind = "exec"
-	Life    Kind = "lifecycle" // started, ready, exited, restarted, adopted
-	Repair  Kind = "repair"    // a protection was found missing and put back
-	Drift   Kind = "drift"     // a check found that something does not hold any more, or holds again
+	Egress   Kind = "egress"
+	Tool     Kind = "tool"
+	Message  Kind = "message"
+	Secret   Kind = "secret"
+	Exec     Kind = "exec"
+	Life     Kind = "lifecycle" // started, ready, exited, restarted, adopted
+	Repair   Kind = "repair"    // a protection was found missing and put back
+	Approval Kind = "approval"  // a call waits for a person, who approves or denies it; grants
+	Drift    Kind = "drift"     // a check found that something does not hold any more, or holds again
 )
 
 // Verdict is the outcome.

@@ -152,6 +152,7 @@ func restarts(old, new *Agent) []string {
 	why = append(why, setDiff("ports", numbers(old.Ports), numbers(new.Ports))...)
 	one("messages.push", old.pushed(), new.pushed())
 	why = append(why, toolDiff(old.Tools, new.Tools)...)
+	why = append(why, askDiff(old.Ask, new.Ask)...)
 	why = append(why, mapDiff("secrets", old.Secrets, new.Secrets)...)
 	one("knowledge", old.Knowledge, new.Knowledge)
 	one("upstreamProxy", old.Upstream.describe(), new.Upstream.describe())

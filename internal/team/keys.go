@@ -11,7 +11,7 @@ var (
 	defaultsKeys = []string{"engine", "ociRuntime", "limits", "egress", "tools"}
 	agentKeys    = []string{
 		"role", "image", "rootfs", "command", "env", "mode", "terminal", "workspace", "mounts", "ports", "egress", "hosts",
-		"channels", "messages", "secrets", "knowledge", "limits", "engine", "ociRuntime", "tools",
+		"channels", "messages", "secrets", "knowledge", "limits", "engine", "ociRuntime", "tools", "ask",
 	}
 	topicKeys  = []string{"publish", "read", "storage"}
 	limitKeys  = []string{"memory", "cpu", "pids", "noFile", "core", "disk", "inodes", "logs", "connections", "stopGrace"}
@@ -26,6 +26,8 @@ var (
 
 	toolsKeys = []string{"allow", "ratePerMinute", "memory", "storage", "webhooks", "code"}
 	codeKeys  = []string{"image", "memory", "pids", "output"}
+
+	askKeys = []string{"tools", "expire", "waiting"}
 
 	truths      = []string{"true", "false"}
 	drifts      = []string{DriftAlert, DriftFence}

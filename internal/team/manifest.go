@@ -70,6 +70,7 @@ type Agent struct {
 	Engine    string // "cell" or "podman"
 	OCI       string // "", "runc", "crun", "runsc", "krun"
 	Tools     *Tools `json:",omitempty"` // nil: its gateway serves it none but those of messages
+	Ask       *Ask   `json:",omitempty"` // nil: no call of a tool waits for a person
 
 	// The team's, the same for each of its agents. Without them an agent's
 	// digest is what it was before there were any.

@@ -34,6 +34,7 @@ func rendered(m *Manifest) []byte {
 		set("secrets", a.Secrets, len(a.Secrets) > 0)
 		set("hosts", a.Hosts, len(a.Hosts) > 0)
 		set("tools", renderedTools(a.Tools), a.Tools != nil)
+		set("ask", renderedAsk(a.Ask), a.Ask != nil)
 		set("ociRuntime", a.OCI, a.OCI != "")
 		var mounts []object
 		for _, x := range a.Mounts {
@@ -161,6 +162,20 @@ func quoted(v any) string {
 		panic(err) // the test's own values
 	}
 	return string(bytes.TrimSpace(b.Bytes()))
+}
+
+func renderedAsk(a *Ask) any {
+	if a == nil {
+		return nil
+	}
+	o := map[string]any{"tools": a.Tools}
+	if a.Expire > 0 {
+		o["expire"] = a.Expire.String()
+	}
+	if a.Waiting > 0 {
+		o["waiting"] = a.Waiting
+	}
+	return o
 }
 
 func renderedTools(t *Tools) any {

@@ -87,14 +87,20 @@ type (
 		Engine    string               `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman,default=cell"`
 		OCI       string               `json:"ociRuntime,omitempty" jsonschema:"enum=runc,enum=crun,enum=runsc,enum=krun,description=With engine podman only"`
 		Tools     *docTools            `json:"tools,omitempty" jsonschema:"description=What the agent's gateway serves it beside messages"`
+		Ask       *docAsk              `json:"ask,omitempty" jsonschema:"description=Which calls of its tools a person approves first"`
 	}
 	docTools struct {
-		Allow    []string `json:"allow,omitempty" jsonschema:"description=Groups (mem vec fs db net events proc notify) and tools by name; every group but proc by default"`
+		Allow    []string `json:"allow,omitempty" jsonschema:"description=Groups (mem vec fs db net events proc notify execution) and tools by name; every group but proc and execution by default"`
 		Rate     int      `json:"ratePerMinute,omitempty" jsonschema:"minimum=1,maximum=100000,default=100,description=Calls over all tools"`
 		Memory   quantity `json:"memory,omitempty" jsonschema:"description=Bytes of mem and vec and events; 100Mi by default"`
 		Storage  quantity `json:"storage,omitempty" jsonschema:"description=Bytes of fs and db; 256Mi by default"`
 		Webhooks []string `json:"webhooks,omitempty" jsonschema:"description=https URLs to which notify_send may post; their hosts must be in egress"`
 		Code     *docCode `json:"code,omitempty" jsonschema:"description=What proc needs"`
+	}
+	docAsk struct {
+		Tools   []string `json:"tools" jsonschema:"minItems=1,description=Groups and tools by name that the agent may call; not those of msg and execution"`
+		Expire  string   `json:"expire,omitempty" jsonschema:"default=24h,description=A time like 24h from 1m to 720h after which a call that nobody approved is not done"`
+		Waiting int      `json:"waiting,omitempty" jsonschema:"minimum=1,maximum=64,default=16,description=Calls that wait at a time"`
 	}
 	docCode struct {
 		Image  string   `json:"image" jsonschema:"description=A name in the image store; what code runs in"`
@@ -225,6 +231,7 @@ func TestSchemaHasExactlyTheKeysAndWordsOfTheParser(t *testing.T) {
 		{docPush{}, pushKeys},
 		{docTools{}, toolsKeys},
 		{docCode{}, codeKeys},
+		{docAsk{}, askKeys},
 	} {
 		typ := reflect.TypeOf(c.what)
 		var got []string

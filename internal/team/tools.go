@@ -32,7 +32,7 @@ const (
 // Tools is what an agent's gateway serves it, beside messages
 // (docs/contracts/tools.md).
 type Tools struct {
-	Allow         []string // groups and names; empty: every group but proc
+	Allow         []string // groups and names; empty: every group but proc and execution
 	RatePerMinute int64    // calls, over all tools
 	MemoryBytes   int64    // of mem, vec and events
 	StorageBytes  int64    // of fs and db
@@ -60,7 +60,7 @@ func (t *Tools) Allowed() []string {
 	}
 	var out []string
 	for _, g := range toolname.Groups() {
-		if g != toolname.Talk && g != toolname.Code {
+		if g != toolname.Talk && g != toolname.Code && g != toolname.Executions {
 			out = append(out, string(g))
 		}
 	}

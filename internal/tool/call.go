@@ -32,6 +32,8 @@ type Call struct {
 	mu    sync.Mutex
 	taken bool
 	begun bool
+
+	by string // whose approval it is done with
 }
 
 // Take gives the record of this call as allowed, for a tool that writes it in
@@ -52,6 +54,17 @@ func (c *Call) Begin(ctx context.Context) error {
 	return c.journal.Write(ctx, c.record(record.Started, nil))
 }
 
+// Denied gives the record of this call as denied, for a [Gate] that writes it in the
+// same transaction as what it keeps of the call, and then says so by Written.
+func (c *Call) Denied(r *deny.Reason) record.Record { return c.record(record.Denied, r) }
+
+// Written says that the record of [Call.Denied] is on disk.
+func (c *Call) Written() {
+	c.mu.Lock()
+	c.taken = true
+	c.mu.Unlock()
+}
+
 // What is how reasons name the call.
 func (c *Call) What() string { return c.Tool.Name }
 
@@ -59,7 +72,7 @@ func (c *Call) record(v record.Verdict, r *deny.Reason) record.Record {
 	return record.Record{
 		SchemaVersion: record.SchemaVersion, Time: time.Now().UTC(), Team: c.Caller.Team, Agent: c.Caller.Agent,
 		Kind: record.Tool, Verdict: v, Target: c.Tool.Name, Token: c.Caller.Token, Input: c.shown,
-		Micros: time.Since(c.start).Microseconds(), Reason: r,
+		Micros: time.Since(c.start).Microseconds(), Reason: r, Detail: c.by,
 	}
 }
 

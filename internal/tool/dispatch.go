@@ -30,6 +30,24 @@ type Config struct {
 	// Seen hears of each call that was allowed and done, once it is on record. It
 	// may be nil, and costs a load when nobody is there.
 	Seen *record.Audience
+	// Gate is asked before a call is done; nil: none is asked about.
+	Gate Gate
+}
+
+// Gate decides about calls that are allowed and have a valid input, after rate and
+// before any work.
+type Gate interface {
+	// Pass says whether the call may be done now, and by whose approval when it
+	// needed one. It may have written its reason down ([Call.Written]). whole is
+	// false when the input is not all of what the call does: the rest is a stream.
+	Pass(ctx context.Context, c *Call, input []byte, whole bool) (by string, reason *deny.Reason)
+}
+
+type streamedKey struct{}
+
+// Streamed marks calls whose input is not all of what they do.
+func Streamed(ctx context.Context) context.Context {
+	return context.WithValue(ctx, streamedKey{}, true)
 }
 
 // Dispatcher carries calls out.
@@ -52,6 +70,12 @@ func New(cfg Config) *Dispatcher {
 	}
 	return &Dispatcher{cfg: cfg, window: newWindow(cfg.Rate, cfg.Now), shower: newShower()}
 }
+
+// Find gives a tool of the table by its name; nil: there is none.
+func (d *Dispatcher) Find(name string) *Tool { return d.cfg.Table.Find(name) }
+
+// Allows says whether the agent may use a tool of the table.
+func (d *Dispatcher) Allows(t *Tool) bool { return d.allowed(t) }
 
 // Tools gives the tools that the agent may use, by name.
 func (d *Dispatcher) Tools() []*Tool {
@@ -77,7 +101,12 @@ func (d *Dispatcher) Call(ctx context.Context, who Caller, name string, input []
 type Admitted struct {
 	d *Dispatcher
 	c *Call
+	// approved says that the gate has let this very call pass before.
+	approved bool
 }
+
+// Approved has the call done with the approval of by, without asking again.
+func (a *Admitted) Approved(by string) { a.c.by, a.approved = by, true }
 
 // Admit decides what can be decided before an input is read.
 func (d *Dispatcher) Admit(ctx context.Context, who Caller, name string) (*Admitted, *deny.Reason) {
@@ -100,7 +129,7 @@ func (d *Dispatcher) Admit(ctx context.Context, who Caller, name string) (*Admit
 	if c.Tool.Run == nil || !d.allowed(c.Tool) {
 		return nil, d.refuse(ctx, c, notAllowed(c.Tool, who.Agent))
 	}
-	return &Admitted{d, c}, nil
+	return &Admitted{d: d, c: c}, nil
 }
 
 func notAllowed(t *Tool, agent string) *deny.Reason {
@@ -118,7 +147,7 @@ func (a *Admitted) Refuse(ctx context.Context, r *deny.Reason) *deny.Reason {
 // Serve does the call by f instead of its tool, for a transport that gives the
 // answer in a form of its own, as a stream. The call is on record before f runs.
 func (a *Admitted) Serve(ctx context.Context, input []byte, f func(*Call) error) *deny.Reason {
-	_, reason := a.run(ctx, input, func(ctx context.Context, c *Call) (any, error) {
+	_, reason := a.run(Streamed(ctx), input, func(ctx context.Context, c *Call) (any, error) {
 		if err := c.Begin(ctx); err != nil {
 			return nil, err
 		}
@@ -142,6 +171,11 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 		return nil, d.refuse(ctx, c, reason)
 	}
 	c.In, c.shown = in, d.shower.show(t.Fields, in)
+	if d.cfg.Gate != nil && !a.approved {
+		if reason := a.ask(ctx, input); reason != nil {
+			return nil, reason
+		}
+	}
 	out, err := safely(withQuota(ctx, c.Caller.Quota), c, do)
 	var answer json.RawMessage
 	if written, ok := out.(Answer); ok {
@@ -164,6 +198,22 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 	}
 	d.cfg.Log.ErrorContext(ctx, "a tool failed", "tool", t.Name, "error", err)
 	return nil, Refuse(deny.ToolFailed, t.Name, "the tool failed; the operator's log says why", "try again; if it fails again, tell the operator")
+}
+
+// ask asks the gate, and writes its reason down unless it did.
+func (a *Admitted) ask(ctx context.Context, input []byte) *deny.Reason {
+	by, reason := a.d.cfg.Gate.Pass(ctx, a.c, input, ctx.Value(streamedKey{}) == nil)
+	if reason == nil {
+		a.c.by = by
+		return nil
+	}
+	a.c.mu.Lock()
+	written := a.c.taken
+	a.c.mu.Unlock()
+	if written {
+		return reason
+	}
+	return a.d.refuse(ctx, a.c, reason)
 }
 
 // safely makes a panic of the tool an error: it ends one call and not the

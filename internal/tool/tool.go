@@ -25,6 +25,8 @@ const (
 	Code    = toolname.Code
 	Notices = toolname.Notices
 	Talk    = toolname.Talk
+
+	Executions = toolname.Executions
 )
 
 // DefaultInput is how much JSON a tool takes unless it says otherwise, in bytes.
@@ -46,6 +48,9 @@ type Tool struct {
 	Effect bool
 	// MaxInput bounds the bytes of its input's JSON; 0: DefaultInput.
 	MaxInput int64
+	// Scope is what a grant for calls of this tool can be bound to, beside the very
+	// input: "api.example.com:443" of a URL; nil, or empty: nothing.
+	Scope func(in Input) string
 	// Run does it. The answer is marshalled as JSON, but an [Answer]. A *deny.Reason in the error's
 	// chain is what the agent gets; any other error is told as tools.failed,
 	// without its text, which goes to the log.

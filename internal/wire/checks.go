@@ -57,4 +57,5 @@ type AgentHeard struct {
 	Notices *Heard        `json:"notices,omitempty"`
 	Outbox  *OutboxStatus `json:"outbox,omitempty"`
 	Gaps    *Heard        `json:"gaps,omitempty"`
+	Asking  *Asking       `json:"asking,omitempty"`
 }

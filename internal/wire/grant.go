@@ -98,6 +98,7 @@ type GatewayWatch struct {
 type GatewayEvent struct {
 	Record json.RawMessage `json:"record,omitempty"` // record.Record
 	Outbox *Outbox         `json:"outbox,omitempty"`
+	Asking *Asking         `json:"asking,omitempty"` // whenever it has changed
 }
 
 // Outbox is the state of a gateway's outbox.

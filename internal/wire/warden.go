@@ -247,6 +247,8 @@ type AgentStatus struct {
 	// Gaps are parts of channels that the agent should have got and that nobody
 	// has any more, as its gateway told since the warden began.
 	Gaps *Heard `json:"gaps,omitempty"`
+	// Asking is how many of its calls wait for a person, when some do.
+	Asking *Asking `json:"asking,omitempty"`
 }
 
 // Raised are limits as /proc/PID/limits of the runtime has them: the hard ones.

@@ -49,6 +49,8 @@ type Config struct {
 	AdapterToken  string `json:"adapterToken,omitempty"`
 	// Tools is what the gateway serves beside messages; nil: nothing.
 	Tools *team.Tools `json:"tools,omitempty"`
+	// Ask is which calls of them wait for a person; nil: none.
+	Ask *team.Ask `json:"ask,omitempty"`
 	// Data is the path, as the gateway sees it, of layout.Agent.Data. The
 	// outbox and system.db lie in it.
 	Data string `json:"data,omitempty"`

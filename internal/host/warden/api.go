@@ -196,6 +196,18 @@ func (c *call) dispatch(verb string) error {
 		return serveCall(c, func(r wire.RevokeRequest) (any, error) { return c.w.revoke(c.ctx, r) })
 	case wire.VerbGrants:
 		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.grantsOf(r) })
+	case wire.VerbApprovals:
+		return serveCall(c, func(r wire.ApprovalsRequest) (any, error) { return c.w.approvals(c.ctx, r) })
+	case wire.VerbDecide:
+		return serveCall(c, func(r wire.DecideRequest) (any, error) { return c.w.decide(c.ctx, r, c.uid) })
+	case wire.VerbExecutions:
+		return serveCall(c, func(r wire.ExecutionsRequest) (any, error) { return c.w.executions(c.ctx, r) })
+	case wire.VerbExecution:
+		return serveCall(c, func(r wire.ExecutionRequest) (any, error) { return c.w.execution(c.ctx, r, c.uid) })
+	case wire.VerbPermits:
+		return serveCall(c, func(r wire.AgentRequest) (any, error) { return c.w.permits(c.ctx, r) })
+	case wire.VerbRevokePermit:
+		return serveCall(c, func(r wire.RevokePermitRequest) (any, error) { return c.w.revokePermit(c.ctx, r, c.uid) })
 	case wire.VerbWhy:
 		return serveCall(c, func(r wire.WhyRequest) (any, error) { return c.w.why(c.ctx, r) })
 	case wire.VerbMessages:

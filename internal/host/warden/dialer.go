@@ -99,7 +99,7 @@ func gatewayConfig(a *host.Agent, token string) gatewayconfig.Config {
 	return gatewayconfig.Config{
 		TakesGrants: true,
 		Team:        a.Place.Team, Agent: a.Place.Name, Token: token, Egress: a.Want.Egress, Hosts: a.Want.Hosts,
-		DialerSocket: insideDialer + "/dialer.sock", Data: insideData, Tools: a.Want.Tools,
+		DialerSocket: insideDialer + "/dialer.sock", Data: insideData, Tools: a.Want.Tools, Ask: a.Want.Ask,
 	}
 }
 

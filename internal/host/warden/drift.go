@@ -190,8 +190,8 @@ func (w *Warden) summary(req wire.TeamRequest) (*wire.Checks, error) {
 	w.mu.Unlock()
 	var told []wire.AgentHeard
 	for _, a := range all {
-		if notices, outbox, gaps := a.heard.told(); notices != nil || outbox != nil || gaps != nil {
-			told = append(told, wire.AgentHeard{Agent: a.Place.Name, Notices: notices, Outbox: outbox, Gaps: gaps})
+		if notices, outbox, gaps, asking := a.heard.told(); notices != nil || outbox != nil || gaps != nil || asking != nil {
+			told = append(told, wire.AgentHeard{Agent: a.Place.Name, Notices: notices, Outbox: outbox, Gaps: gaps, Asking: asking})
 		}
 	}
 	d := w.drifts

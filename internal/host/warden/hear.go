@@ -34,6 +34,7 @@ type hearing struct {
 	gapsOf  uint64 // that the gateway has counted
 	lost    wire.Heard
 	outbox  wire.Outbox
+	asking  wire.Asking
 
 	minute time.Time // begins
 	inLog  int       // notices of this minute
@@ -61,7 +62,7 @@ func (a *agentRun) hearOnce(ctx context.Context) time.Duration {
 	defer stop()
 	defer func() { // nothing is known of it any more
 		a.heard.mu.Lock()
-		a.heard.outbox = wire.Outbox{}
+		a.heard.outbox, a.heard.asking = wire.Outbox{}, wire.Asking{}
 		a.heard.mu.Unlock()
 	}()
 	if err := c.Send(1, wire.VerbWatch, wire.GatewayWatch{}); err != nil {
@@ -102,6 +103,11 @@ func (a *agentRun) take(e wire.GatewayEvent, now time.Time) {
 		h.gapsOf, h.outbox.Gaps = e.Outbox.Gaps, 0
 		h.mu.Unlock()
 	}
+	if e.Asking != nil {
+		h.mu.Lock()
+		h.asking = *e.Asking
+		h.mu.Unlock()
+	}
 	var r record.Record
 	if len(e.Record) == 0 || json.Unmarshal(e.Record, &r) != nil {
 		return
@@ -124,6 +130,12 @@ func (a *agentRun) take(e wire.GatewayEvent, now time.Time) {
 			what, why = r.Reason.What, r.Reason.Why
 		}
 		log.Error("messages to an agent are missing and cannot be had any more", "what", what[:min(len(what), maxNotice/8)], "why", why[:min(len(why), maxNotice)])
+	case r.Kind == record.Approval && r.Verdict == record.Started:
+		show, left := h.line(now)
+		if !show {
+			return
+		}
+		log.Warn("a call of an agent waits for a person", "tool", short(r.Target), "what", short(r.Detail), "left_out", left)
 	case r.Kind == record.Message && r.Target == record.Outbox:
 		n := min(max(r.Count, 1), 1<<32)
 		h.mu.Lock()
@@ -141,13 +153,23 @@ func (a *agentRun) take(e wire.GatewayEvent, now time.Time) {
 	}
 }
 
-// notice counts one and says whether it goes to the log, and how many did not
-// since the last one that did.
+// short bounds what a gateway says of a call.
+func short(s string) string { return s[:min(len(s), maxHow)] }
+
+// notice counts one and says whether it goes to the log.
 func (h *hearing) notice(now time.Time) (show bool, left uint64) {
 	h.mu.Lock()
-	defer h.mu.Unlock()
 	h.notices.Count++
 	h.notices.Last = now
+	h.mu.Unlock()
+	return h.line(now)
+}
+
+// line says whether what an agent tells goes to the log, and how much did not since the
+// last that did.
+func (h *hearing) line(now time.Time) (show bool, left uint64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if now.Sub(h.minute) >= time.Minute {
 		h.minute, h.inLog = now, 0
 	}
@@ -161,7 +183,7 @@ func (h *hearing) notice(now time.Time) (show bool, left uint64) {
 }
 
 // told is what operators are shown of it; nil where there is nothing.
-func (h *hearing) told() (notices *wire.Heard, outbox *wire.OutboxStatus, gaps *wire.Heard) {
+func (h *hearing) told() (notices *wire.Heard, outbox *wire.OutboxStatus, gaps *wire.Heard, asking *wire.Asking) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.notices.Count > 0 {
@@ -179,7 +201,12 @@ func (h *hearing) told() (notices *wire.Heard, outbox *wire.OutboxStatus, gaps *
 		n := h.gaps
 		gaps = &n
 	}
-	return notices, outbox, gaps
+
+	if h.asking.Waiting > 0 {
+		n := h.asking
+		asking = &n
+	}
+	return notices, outbox, gaps, asking
 }
 
 // startHearing listens to a guest, which has no owner, until stopHearing.

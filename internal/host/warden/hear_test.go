@@ -43,7 +43,7 @@ func TestAFloodOfNoticesFillsNoLogAndIsCounted(t *testing.T) {
 	if !strings.Contains(out.String(), "the next minute") || !strings.Contains(out.String(), fmt.Sprint("left_out=", 1000-maxNotices)) {
 		t.Error(out.String())
 	}
-	if n, o, _ := a.heard.told(); n == nil || n.Count != 1001 || o != nil {
+	if n, o, _, _ := a.heard.told(); n == nil || n.Count != 1001 || o != nil {
 		t.Errorf("%+v %+v", n, o)
 	}
 }
@@ -57,7 +57,7 @@ func TestLostMessagesAndWhatWaitsAreTold(t *testing.T) {
 	a.take(event(t, r), at)
 	r.Count = 0
 	a.take(event(t, r), at)
-	n, o, _ := a.heard.told()
+	n, o, _, _ := a.heard.told()
 	if n != nil || o == nil || o.Waiting != 1000 || o.Lost == nil || o.Lost.Count != 8 || !strings.Contains(out.String(), "the outbox is full") {
 		t.Errorf("%+v %+v %s", n, o, out.String())
 	}
@@ -78,7 +78,7 @@ func TestGapsAreToldAndCounted(t *testing.T) {
 	for _, n := range []uint64{2, 2, 3, 0, 1} {
 		a.take(wire.GatewayEvent{Outbox: &wire.Outbox{Gaps: n}}, at)
 	}
-	if _, o, g := a.heard.told(); o != nil || g == nil || g.Count != 4 || !g.Last.Equal(at) {
+	if _, o, g, _ := a.heard.told(); o != nil || g == nil || g.Count != 4 || !g.Last.Equal(at) {
 		t.Errorf("%+v %+v", o, g)
 	}
 }

@@ -118,7 +118,7 @@ func (a *agentRun) status(ctx context.Context, accepted []string, now look) wire
 	s.Grants = a.grants.open(time.Now())
 	s.Fence = a.fence.Load()
 	s.Disks = a.diskStatus()
-	s.Notices, s.Outbox, s.Gaps = a.heard.told()
+	s.Notices, s.Outbox, s.Gaps, s.Asking = a.heard.told()
 	all := true
 	some := false
 	now.containers = a.containers(ctx)

@@ -94,9 +94,12 @@ func (a *agentRun) whyTool(res *wire.WhyResult, name string) error {
 		res.Rule = "agents." + a.Place.Name + " has messages; who may be written to is asked by message:AGENT"
 		return nil
 	}
-	var served []string
+	var served, waiting []string
 	for _, one := range toolname.Of(group) {
-		if allowed := a.Want.Tools.Allowed(); slices.Contains(allowed, string(group)) || slices.Contains(allowed, one) {
+		if a.Want.Ask.Asks(one) {
+			waiting = append(waiting, one)
+		}
+		if allowed := a.Want.Tools.Allowed(); group == toolname.Executions && a.Want.Ask != nil || slices.Contains(allowed, string(group)) || slices.Contains(allowed, one) {
 			served = append(served, one)
 		}
 	}
@@ -114,7 +117,25 @@ func (a *agentRun) whyTool(res *wire.WhyResult, name string) error {
 			res.Rule = "agents." + a.Place.Name + " has no tools"
 		}
 	}
+	if res.Verdict == wire.WhyDenied {
+		return nil
+	}
+	if a.Want.Ask.Asks(name) || name == string(group) && len(waiting) > 0 {
+		a.whyAsked(res, group, waiting)
+	}
 	return nil
+}
+
+// whyAsked says that a person decides about each call.
+func (a *agentRun) whyAsked(res *wire.WhyResult, group toolname.Group, waiting []string) {
+	ask := a.Want.Ask.WithDefaults()
+	res.Verdict = wire.WhyDepends
+	res.Rule += fmt.Sprintf("; agents.%s.ask.tools has each call of %s wait for a person (%s, %d at a time), unless a grant covers it (`bulkhead grants %s`)",
+		a.Place.Name, strings.Join(waiting, ", "), ask.Expire, ask.Waiting, a.Place.Name)
+	if group == toolname.Network {
+		res.Rule += "; its proxy reaches the destinations of egress without asking"
+	}
+	res.Mend = fmt.Sprintf("`sudo bulkhead approve %s ID --for 1h` once a call waits; or take it from agents.%s.ask.tools in bulkhead.yaml", a.Place.Name, a.Place.Name)
 }
 
 // whySecret says that there are none, and what is instead.

@@ -109,6 +109,15 @@ func (s *Store) write(ctx context.Context, c *tool.Call) (any, error) {
 	if err := c.Begin(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.keep(ctx, c, p, func(was) (was, bool) {
+		data := c.In.Bytes("data")
+		if c.In.Has("text") {
+			data = []byte(c.In.String("text"))
+		}
+		return afterWrite(data), !streamed
+	}); err != nil {
+		return nil, err
+	}
 	w, err := s.Create(ctx, c.What(), p, b.size, c.In.String("contentType"))
 	if err != nil {
 		return nil, err
@@ -207,6 +216,11 @@ func (s *Store) remover(ctx context.Context, c *tool.Call) (any, error) {
 	if err := c.Begin(ctx); err != nil {
 		return nil, err
 	}
+	if err := s.keep(ctx, c, p, func(b was) (was, bool) {
+		return was{}, b.Kind != aFolder || !c.In.Bool("recursive") // a folder with what is in it is not kept
+	}); err != nil {
+		return nil, err
+	}
 	if err := s.Delete(ctx, c.What(), p, c.In.Bool("recursive")); err != nil {
 		return nil, err
 	}
@@ -222,6 +236,9 @@ func (s *Store) mkdir(ctx context.Context, c *tool.Call) (any, error) {
 		return nil, err
 	}
 	if err := c.Begin(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.keep(ctx, c, p, func(was) (was, bool) { return was{Kind: aFolder}, true }); err != nil {
 		return nil, err
 	}
 	made, err := s.Mkdir(ctx, c.What(), p)

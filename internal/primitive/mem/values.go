@@ -62,7 +62,7 @@ func (m *Mem) set(ctx context.Context, c *tool.Call) (any, error) {
 	key := c.In.String("key")
 	err := m.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		return put(t, key, c.In.Raw("value"), in(t, c.In.Int("ttl")))
+		return kept(ctx, t, key, func() error { return put(t, key, c.In.Raw("value"), in(t, c.In.Int("ttl"))) })
 	})
 	return map[string]string{"key": key}, err
 }
@@ -83,7 +83,7 @@ func (m *Mem) remove(ctx context.Context, c *tool.Call) (any, error) {
 		if _, _, there, err = look(t, key); err != nil {
 			return err
 		}
-		return drop(t, key)
+		return kept(ctx, t, key, func() error { return drop(t, key) })
 	})
 	return map[string]any{"key": key, "deleted": there}, err
 }
@@ -120,7 +120,7 @@ func (m *Mem) incr(ctx context.Context, c *tool.Call) (any, error) {
 			return tool.Refuse(deny.ToolConflict, "mem_incr "+key, "the sum would not fit into 64 bits", "mem_set it to a smaller number")
 		}
 		sum = n + amount
-		return put(t, key, strconv.AppendInt(nil, sum, 10), expires)
+		return kept(ctx, t, key, func() error { return put(t, key, strconv.AppendInt(nil, sum, 10), expires) })
 	})
 	return map[string]any{"key": key, "value": sum}, err
 }
@@ -129,9 +129,11 @@ func (m *Mem) expire(ctx context.Context, c *tool.Call) (any, error) {
 	key, set := c.In.String("key"), false
 	err := m.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		n, err := t.Exec("UPDATE mem SET expires = ? WHERE key = ? AND expires > ?", in(t, c.In.Int("seconds")), key, t.Now().UnixMilli())
-		set = n > 0
-		return err
+		return kept(ctx, t, key, func() error {
+			n, err := t.Exec("UPDATE mem SET expires = ? WHERE key = ? AND expires > ?", in(t, c.In.Int("seconds")), key, t.Now().UnixMilli())
+			set = n > 0
+			return err
+		})
 	})
 	return map[string]any{"key": key, "set": set}, err
 }

@@ -9,6 +9,7 @@ import (
 	"unicode/utf8"
 
 	"bulkhead/internal/dial"
+	"bulkhead/internal/tool"
 )
 
 // target is where one hop goes, in one form.
@@ -36,6 +37,16 @@ func (t target) authority() string {
 		return "[" + t.host.String() + "]"
 	}
 	return t.host.String()
+}
+
+// scope is the destination of a call, as the exchange reads it: to what a grant may
+// be bound. Redirects go where the manifest allows.
+func scope(in tool.Input) string {
+	t, err := parseTarget(in.String("url"))
+	if err != nil {
+		return "" // the tool refuses it
+	}
+	return t.destination()
 }
 
 // String is the URL as an answer shows it.

@@ -95,7 +95,7 @@ func (t *Tools) List() []tool.Tool {
 			input = maxInput
 		}
 		return tool.Tool{
-			Name: name, Group: tool.Network, Summary: summary, Fields: fields, Effect: true, MaxInput: input,
+			Name: name, Group: tool.Network, Summary: summary, Fields: fields, Effect: true, MaxInput: input, Scope: scope,
 			Run: func(ctx context.Context, c *tool.Call) (any, error) { return t.exchange(ctx, c, method) },
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/tool"
+	"bulkhead/internal/tool/toolname"
 )
 
 // Bounds of the schedule.
@@ -236,6 +237,9 @@ func (s *schedule) create(ctx context.Context, c *tool.Call) (any, error) {
 		faults = append(faults, deny.Field{Name: "tool", Why: "it is missing"})
 	case "proc_schedule":
 		faults = append(faults, deny.Field{Name: "tool", Why: "a task does not make tasks"})
+	}
+	if toolname.GroupOf(t.Tool) == tool.Executions {
+		faults = append(faults, deny.Field{Name: "tool", Why: "a task does one call; an execution that makes a task could make them without end"})
 	}
 	if len(faults) > 0 {
 		r := tool.Refuse(deny.ToolInvalid, c.What(), "the input is not what this tool takes", "mend the fields that are named")

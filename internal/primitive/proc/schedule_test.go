@@ -328,6 +328,8 @@ func TestAScheduleIsBoundedAndItsOwners(t *testing.T) {
 		{"tool": "mem_get"},
 		{"expression": "* * * * *", "tool": "proc_schedule"},
 		{"expression": "* * * * *", "tool": "agentos.proc_schedule"},
+		{"expression": "* * * * *", "tool": "execution_start"},
+		{"expression": "* * * * *", "tool": "agentos.execution_retry"},
 		{"action": "run"},
 		{"expression": "* * * * *", "tool": "mem_get", "input": map[string]string{"x": strings.Repeat("v", 64<<10)}},
 		{"expression": "* * * * *", "tool": "mem_get", "owner": "x"},

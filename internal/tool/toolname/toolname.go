@@ -22,6 +22,9 @@ const (
 	Code    Group = "proc"
 	Notices Group = "notify"
 	Talk    Group = "msg"
+
+	// Executions are calls that wait for a person, and several calls as one.
+	Executions Group = "execution"
 )
 
 // Prefix may stand before every name.
@@ -35,7 +38,7 @@ const DefaultRate = 100
 
 // Groups lists every group.
 func Groups() []Group {
-	return []Group{Memory, Vectors, Files, SQL, Network, Events, Code, Notices, Talk}
+	return []Group{Memory, Vectors, Files, SQL, Network, Events, Code, Notices, Talk, Executions}
 }
 
 // names are the tools of every group. No tool has another name, and nothing
@@ -50,6 +53,8 @@ var names = map[Group][]string{
 	Code:    {"proc_execute", "proc_schedule", "proc_spawn", "proc_kill", "proc_list"},
 	Notices: {"notify_send"},
 	Talk:    {"msg_send", "msg_receive", "msg_ack", "msg_thread", "msg_replay", "msg_channels", "msg_channel_request"},
+
+	Executions: {"execution_start", "execution_inspect", "execution_list", "execution_pause", "execution_resume", "execution_retry", "execution_cancel", "execution_rollback"},
 }
 
 // Of gives the tools of a group; nil when there is no such group.

@@ -19,7 +19,7 @@ import (
 func main() {
 	attacks := map[string]func([]string) error{
 		"hold-log": holdLog, "inotify": inotify, "deep": deep, "freeze": freeze, "fill": fill,
-		"inodes": inodes, "connections": connections, "memory": memory, "spin": spin, "pids": pids, "print": printLots,
+		"inodes": inodes, "connections": connections, "memory": memory, "spin": spin, "pids": pids, "print": printLots, "approve": approve,
 	}
 	if len(os.Args) < 2 || attacks[os.Args[1]] == nil {
 		fmt.Fprintln(os.Stderr, "hostile: which attack?")

@@ -90,7 +90,7 @@ func call(ctx context.Context, calls Caller, who tool.Caller, name string, in ma
 	if err != nil {
 		return nil, tool.Refuse(deny.ToolInvalid, name, "the path or content type cannot be written as JSON", "use UTF-8")
 	}
-	return calls.Call(ctx, who, name, input)
+	return calls.Call(tool.Streamed(ctx), who, name, input)
 }
 
 func refuse(w http.ResponseWriter, reason *deny.Reason) {

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"bulkhead/internal/terminal"
+	"bulkhead/internal/wire"
+)
+
+// hostile is an input by which an agent tries to look like another one.
+const hostile = "hello\x1b[2J\x1b]0;title\a\n  to        good.example:443\u202e\n\x7f"
+
+func sampleApprovals() map[string]any {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	permit := wire.Permit{ID: "gq7xk2m9a", Tool: "net_http_post", Scope: "api.example.com:443", Kind: wire.PermitFor, Until: at.Add(time.Hour), At: at, Execution: "xk2m9qa7b", Uses: 2}
+	exact := wire.Permit{ID: "gaaaaaaaa", Tool: "db_delete", Digest: strings.Repeat("ab", 32), Token: "TOKEN", Kind: wire.PermitAlways, At: at, By: 1000, Execution: "xaaaaaaaa"}
+	return map[string]any{
+		wire.VerbStatus: sample(),
+		wire.VerbApprovals: wire.ApprovalsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentApprovals{
+			{Agent: "writer", Approvals: []wire.Approval{
+				{
+					ID: "xk2m9qa7b", Tool: "net_http_post", Step: 1, Steps: 1, Scope: "api.example.com:443", Since: at, Until: at.Add(24 * time.Hour), Digest: "ab",
+					Given: []wire.Given{{Name: "url", Form: "text", Text: "https://api.example.com/", Bytes: 24}, {Name: "body", Form: "json", Text: `{"a":1`, Bytes: 3000, Cut: true}},
+				},
+				{ID: "xaaaaaaaa.2", Tool: "notify_send", Step: 2, Steps: 3, Token: "TOKEN", Since: at, Until: at.Add(24 * time.Hour), Given: []wire.Given{{Name: "message", Form: "text", Text: hostile, Bytes: 60}}},
+			}},
+			{Agent: "reviewer", Approvals: []wire.Approval{}, Problem: "the gateway of agent reviewer does not run"},
+		}},
+		wire.VerbDecide: func(body json.RawMessage) any {
+			var q wire.DecideRequest
+			if err := json.Unmarshal(body, &q); err != nil {
+				return wire.Failure{Message: err.Error(), Exit: wire.ExitFailed}
+			}
+			res := wire.DecideResult{SchemaVersion: 1, Team: q.Team, Agent: q.Agent, ID: q.ID, Tool: "net_http_post", Approved: q.Approve, State: "queued"}
+			if !q.Approve {
+				res.State = "failed"
+			}
+			if q.Kind == wire.PermitFor && q.For == time.Hour {
+				res.Grant = &permit
+			}
+			return res
+		},
+		wire.VerbPermits:      wire.PermitsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentPermits{{Agent: "writer", Grants: []wire.Permit{permit, exact}}}},
+		wire.VerbRevokePermit: wire.PermitsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentPermits{{Agent: "writer", Grants: []wire.Permit{}}}},
+		wire.VerbExecutions: wire.ExecutionsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentExecutions{{Agent: "writer", Executions: []wire.Execution{
+			{ID: "xk2m9qa7b", State: "waiting_for_user", Created: at, Changed: at, Steps: []wire.ExecutionStep{{Step: 1, Tool: "mem_get", State: "done"}, {Step: 2, Tool: "notify_send", State: "waiting"}}},
+			{ID: "xaaaaaaaa", State: "failed", Token: "TOKEN", Created: at, Changed: at, Steps: []wire.ExecutionStep{{Step: 1, Tool: "mem_set", State: "failed", Why: "no\x1b[2J\nwriter faked"}}},
+		}}, {Agent: "reviewer", Executions: []wire.Execution{}, Problem: "the gateway of agent reviewer does not run"}}},
+		wire.VerbExecution: func(body json.RawMessage) any {
+			var q wire.ExecutionRequest
+			if err := json.Unmarshal(body, &q); err != nil || q.Agent != "writer" || q.ID != "xk2m9qa7b" || q.Action != "pause" || q.Team != "pair" {
+				return wire.Failure{Message: "not what was typed", Exit: wire.ExitFailed}
+			}
+			return wire.ExecutionsResult{SchemaVersion: 1, Team: q.Team, Agents: []wire.AgentExecutions{}}
+		},
+		wire.VerbRevoke: wire.GrantsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentGrants{}},
+	}
+}
+
+func TestWhatApprovalsShow(t *testing.T) {
+	socket := answers(t, sampleApprovals())
+	for _, c := range []struct {
+		name string
+		args []string
+	}{
+		{"approvals", []string{"approvals"}},
+		{"approve", []string{"approve", "writer", "xk2m9qa7b", "--for", "1h"}},
+		{"deny", []string{"deny", "writer", "xk2m9qa7b", "--reason", "no"}},
+		{"grants", []string{"grants"}},
+		{"execution-list", []string{"execution", "list"}},
+		{"execution-pause", []string{"execution", "pause", "writer", "xk2m9qa7b"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			args := append(slices.Clone(c.args), "--team", "pair", "--socket", socket)
+			out, errout, code := said(t, args...)
+			if code != 0 {
+				t.Fatal(errout)
+			}
+			if strings.ContainsAny(out, "\x1b\a\u202e\x7f") {
+				t.Errorf("controls reach the terminal: %q", out)
+			}
+			var shown []string // the first column is ours: nothing of an agent's stands there
+			for line := range strings.Lines(out) {
+				if !strings.Contains(line, " ago)") { // it changes with the time
+					shown = append(shown, line)
+				}
+				if strings.HasPrefix(line, "  to        good") {
+					t.Errorf("the agent's text looks like ours: %q", line)
+				}
+			}
+			golden(t, filepath.Join("testdata", "screens", c.name+".txt"), strings.Join(shown, ""))
+			out, errout, code = said(t, append(args, "--json")...)
+			if code != 0 || errout != "" || strings.ContainsAny(out, "\x1b\a\u202e\x7f") {
+				t.Errorf("%d, %q, %q", code, errout, out)
+			}
+			golden(t, filepath.Join("..", "..", "docs", "contracts", "json", c.name+".json"), out)
+		})
+	}
+}
+
+func TestHowApprovalsAreAskedFor(t *testing.T) {
+	var last wire.DecideRequest
+	results := sampleApprovals()
+	results[wire.VerbDecide] = func(body json.RawMessage) any {
+		last = wire.DecideRequest{}
+		if err := json.Unmarshal(body, &last); err != nil {
+			t.Error(err)
+		}
+		return wire.DecideResult{SchemaVersion: 1}
+	}
+	socket := answers(t, results)
+	for _, c := range []struct {
+		args []string
+		want wire.DecideRequest
+		code int
+	}{
+		{[]string{"approve", "writer", "x"}, wire.DecideRequest{Approve: true, Kind: wire.PermitOnce}, 0},
+		{[]string{"approve", "writer", "x", "--once"}, wire.DecideRequest{Approve: true, Kind: wire.PermitOnce}, 0},
+		{[]string{"approve", "writer", "x", "--session"}, wire.DecideRequest{Approve: true, Kind: wire.PermitSession}, 0},
+		{[]string{"approve", "writer", "x", "--for", "30m"}, wire.DecideRequest{Approve: true, Kind: wire.PermitFor, For: 30 * time.Minute}, 0},
+		{[]string{"approve", "writer", "x", "--always", "--exact"}, wire.DecideRequest{Approve: true, Kind: wire.PermitAlways, Exact: true}, 0},
+		{[]string{"approve", "writer", "x", "--always", "--wide"}, wire.DecideRequest{Approve: true, Kind: wire.PermitAlways, Wide: true}, 0},
+		{[]string{"deny", "writer", "x", "--reason", "r"}, wire.DecideRequest{Reason: "r"}, 0},
+		{[]string{"approve", "writer", "x", "--always", "--session"}, wire.DecideRequest{}, wire.ExitBadInput},
+		{[]string{"approve", "writer", "x", "--for", "0"}, wire.DecideRequest{}, wire.ExitBadInput},
+		{[]string{"approve", "writer", "x", "--for", "-1h"}, wire.DecideRequest{}, wire.ExitBadInput},
+		{[]string{"approve", "writer", "x", "--always", "--exact", "--wide"}, wire.DecideRequest{}, wire.ExitBadInput},
+		{[]string{"approve", "writer"}, wire.DecideRequest{}, wire.ExitBadInput},
+		{[]string{"deny", "writer"}, wire.DecideRequest{}, wire.ExitBadInput},
+	} {
+		last = wire.DecideRequest{}
+		_, errout, code := said(t, append(c.args, "--team", "pair", "--socket", socket)...)
+		if code == 0 {
+			c.want.Team, c.want.Agent, c.want.ID = "pair", "writer", "x"
+		}
+		if code != c.code || last != c.want {
+			t.Errorf("%v: %d, %+v; %s", c.args, code, last, errout)
+		}
+	}
+	if out, errout, code := said(t, "revoke", "writer", "gq7xk2m9a", "--team", "pair", "--socket", socket); code != 0 || !strings.Contains(out, "No grants of tool calls") {
+		t.Errorf("a grant: %d %s %s", code, out, errout)
+	}
+	if out, errout, code := said(t, "revoke", "writer", "files.example.com:443", "--team", "pair", "--socket", socket); code != 0 || !strings.Contains(out, "Nothing is allowed beside") {
+		t.Errorf("a destination: %d %s %s", code, out, errout)
+	}
+}
+
+func TestWhatStatusSaysOfCallsThatWait(t *testing.T) {
+	s := sample()
+	s.Teams[0].Agents[0].Asking = &wire.Asking{Waiting: 2, Since: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+	socket := answers(t, map[string]any{wire.VerbStatus: s})
+	if out, _, _ := said(t, "status", "--socket", socket); !strings.Contains(out, "Calls that wait for you:\n  writer: 2, the oldest since 2026-01-02T03:04:05Z: `sudo bulkhead approvals writer`") {
+		t.Error(out)
+	}
+}
+
+// FuzzBehindBar holds that no line is wider than the terminal, holds a control, or
+// loses what an agent wrote.
+func FuzzBehindBar(f *testing.F) {
+	f.Add(hostile, 80)
+	f.Add(strings.Repeat("a", 500), 21)
+	f.Add(strings.Repeat("漢", 50), 40)
+	f.Add("", 100)
+	f.Fuzz(func(t *testing.T, text string, width int) {
+		if width < 21 || width > 500 || !utf8.ValidString(text) {
+			return
+		}
+		kept := 0
+		for _, l := range behindBar(text, width) {
+			n := 0
+			for _, c := range l {
+				if !terminal.Printable(c) {
+					t.Fatalf("%q holds a control", l)
+				}
+				n++
+				if c >= 0x80 {
+					n++
+				}
+			}
+			if n > width-6 {
+				t.Fatalf("%q has %d columns of %d", l, n, width-6)
+			}
+			kept += utf8.RuneCountInString(l)
+		}
+		if want := utf8.RuneCountInString(text) - strings.Count(text, "\n"); kept < want {
+			t.Fatalf("%q: %d of %d characters are shown", text, kept, want)
+		}
+	})
+}

@@ -1,0 +1,263 @@
+package execution
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/govern"
+	"bulkhead/internal/record"
+	"bulkhead/internal/sqlite"
+	"bulkhead/internal/store"
+	"bulkhead/internal/tool"
+	"bulkhead/internal/wire"
+)
+
+// Bounds of what persons are shown and say.
+const (
+	maxReason = 500      // bytes of why something was denied
+	shortText = 300      // bytes of a field in a list
+	wholeText = 64 << 10 // bytes of a field of one call; a frame has 4 MiB
+)
+
+func asReason(err error) *deny.Reason {
+	var r *deny.Reason
+	if errors.As(err, &r) {
+		return r
+	}
+	return nil
+}
+
+// Decide does what a person said about a call that waits. Whoever calls it has made
+// sure that it was root.
+func (e *Executions) Decide(ctx context.Context, q wire.DecideRequest) (*wire.DecideResult, *deny.Reason) {
+	id, n, ok := cut(q.ID)
+	if !ok {
+		return nil, noWaiting(q.ID)
+	}
+	if q.Approve && q.Reason != "" || !q.Approve && (q.Kind != "" || q.For != 0 || q.Exact || q.Wide) {
+		return nil, tool.Refuse(deny.ToolInvalid, id, "a denial gives no grant, and an approval needs no reason", "see `bulkhead approve --help`")
+	}
+	if len(q.Reason) > maxReason || !utf8.ValidString(q.Reason) {
+		return nil, tool.Refuse(deny.ToolInvalid, id, fmt.Sprintf("the reason is no text of at most %d bytes", maxReason), "say it in fewer words")
+	}
+	res := &wire.DecideResult{SchemaVersion: 1, Agent: e.cfg.Agent, ID: q.ID, Approved: q.Approve}
+	given, err := e.cfg.Book.Decide(ctx, func(t *store.Tx) (*wire.Permit, error) {
+		x, s, err := waitingStep(t, id, n)
+		if err != nil {
+			return nil, err
+		}
+		res.Tool = s.tool
+		var p *wire.Permit
+		if q.Approve {
+			var r *deny.Reason
+			a := govern.Asked{Tool: s.tool, Scope: s.scope, Digest: s.digest, Token: x.who.Token}
+			if p, r = govern.NewPermit(q, a, x.id, t.Now()); r != nil {
+				return nil, r
+			}
+			s.state, s.expires = granted, time.Time{}
+			s.approved = fmt.Sprintf("approved by the operator with user id %d, execution %s", q.By, x.name(s))
+		} else if err := e.disapprove(t, x, s, q); err != nil {
+			return nil, err
+		}
+		t.Record(e.decided(x, s, q, p))
+		if err := x.put(t, s); err != nil {
+			return nil, err
+		}
+		if err := x.advance(t); err != nil {
+			return nil, err
+		}
+		res.State = string(x.state)
+		return p, nil
+	})
+	if err != nil {
+		return nil, reasonOf(err, id, e.cfg.Log)
+	}
+	res.Grant = given
+	e.poke()
+	return res, nil
+}
+
+func noWaiting(id string) *deny.Reason {
+	if len(id) > 40 {
+		id = id[:40] + "…"
+	}
+	return tool.Refuse(deny.ToolMissing, id, "no call of that id waits", "`sudo bulkhead approvals` shows what waits; it may be decided, taken back or over")
+}
+
+// waitingStep finds the step that a person means. Of several steps the number has to be
+// said: which one waits may have changed since somebody looked.
+func waitingStep(t *store.Tx, id string, n int) (*execution, *step, error) {
+	x, err := load(t, id)
+	if err != nil {
+		if asReason(err) != nil {
+			return nil, nil, noWaiting(id)
+		}
+		return nil, nil, err
+	}
+	if n == 0 && len(x.steps) == 1 {
+		n = 1
+	}
+	if n == 0 {
+		return nil, nil, tool.Refuse(deny.ToolInvalid, id, "this execution has several steps, and the one that is meant is not said", "name it as `sudo bulkhead approvals` does, like "+id+".2")
+	}
+	if n > len(x.steps) || x.steps[n-1].state != waiting || !t.Now().Before(x.steps[n-1].expires) {
+		return nil, nil, noWaiting(id)
+	}
+	return x, &x.steps[n-1], nil
+}
+
+// disapprove ends a step that a person denied. The same call is not asked again for a
+// while: a person who is asked until he says yes has decided nothing.
+func (e *Executions) disapprove(t *store.Tx, x *execution, s *step, q wire.DecideRequest) error {
+	why := fmt.Sprintf("the operator with user id %d denied this call", q.By)
+	if q.Reason != "" {
+		why += ": " + q.Reason
+	}
+	s.state, s.over, s.expires = disapproved, t.Now(), time.Time{}
+	s.reason = tool.Refuse(deny.ToolDisapproved, s.tool, why, "do not try to do the same in another way; the same call is asked again in an hour at the earliest")
+	s.reason.Execution = x.id
+	raw, err := json.Marshal(s.reason)
+	if err != nil {
+		return err
+	}
+	if _, err := t.Exec("DELETE FROM refusal WHERE until <= ?", ms(t.Now())); err != nil {
+		return err
+	}
+	_, err = t.Exec("INSERT INTO refusal (digest, token, until, reason) VALUES (?, ?, ?, ?) ON CONFLICT (digest, token) DO UPDATE SET until = excluded.until, reason = excluded.reason",
+		s.digest, x.who.Token, ms(t.Now().Add(refusedFor)), raw)
+	return err
+}
+
+// decided is the record of a decision.
+func (e *Executions) decided(x *execution, s *step, q wire.DecideRequest, p *wire.Permit) record.Record {
+	r := record.Record{
+		SchemaVersion: record.SchemaVersion, Time: e.cfg.Now().UTC(), Team: x.who.Team, Agent: e.cfg.Agent, Kind: record.Approval,
+		Verdict: record.Allowed, Target: s.tool, Token: x.who.Token, Detail: x.name(s) + " approved",
+	}
+	if !q.Approve {
+		r.Verdict, r.Reason, r.Detail = record.Denied, s.reason, x.name(s)+" denied"
+	}
+	if p != nil {
+		r.Detail += ", with grant " + p.ID + " (" + p.Kind + ")"
+	}
+	r.Detail += fmt.Sprintf(", by the operator with user id %d", q.By)
+	return r
+}
+
+// Approvals gives the calls that wait, the oldest first; with an id that one alone, and
+// more of its input.
+func (e *Executions) Approvals(ctx context.Context, id string) ([]wire.Approval, *deny.Reason) {
+	only, n := "", 0
+	if id != "" {
+		var ok bool
+		if only, n, ok = cut(id); !ok {
+			return nil, noWaiting(id)
+		}
+	}
+	out := []wire.Approval{}
+	type at struct {
+		id string
+		n  int
+	}
+	err := e.cfg.Store.View(ctx, func(t *store.Tx) error {
+		out = out[:0]
+		var list []at
+		if err := t.Query("SELECT execution, n FROM step WHERE state = 'waiting' AND expires > ? ORDER BY expires, execution", func(row []sqlite.Value) error {
+			list = append(list, at{sqlite.Text(row[0]), int(sqlite.Int(row[1]))})
+			return nil
+		}, ms(t.Now())); err != nil {
+			return err
+		}
+		for _, one := range list {
+			if only != "" && (one.id != only || n != 0 && one.n != n) {
+				continue
+			}
+			x, err := load(t, one.id)
+			if err != nil {
+				return err
+			}
+			raw, err := x.input(t, one.n)
+			if err != nil {
+				return err
+			}
+			most := shortText
+			if only != "" {
+				most = wholeText
+			}
+			s := &x.steps[one.n-1]
+			out = append(out, wire.Approval{
+				ID: x.name(s), Tool: s.tool, Step: s.n, Steps: len(x.steps), Scope: s.scope, Token: x.who.Token,
+				Since: s.expires.Add(-e.cfg.Expire), Until: s.expires, Digest: s.digest, Given: e.given(s.tool, raw, most),
+			})
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, reasonOf(err, "approvals", e.cfg.Log)
+	}
+	if id != "" && len(out) == 0 {
+		return nil, noWaiting(id)
+	}
+	return out, nil
+}
+
+// given shows the fields of an input as the tool understands them.
+func (e *Executions) given(name string, raw []byte, most int) []wire.Given {
+	out := []wire.Given{}
+	var t *tool.Tool
+	if calls := e.cfg.Calls(); calls != nil {
+		t = calls.Find(name)
+	}
+	if t == nil { // the manifest has changed: it cannot be done any more either
+		return append(out, shorten("input", "text", string(raw), most))
+	}
+	in, reason := t.Parse(raw)
+	if reason != nil {
+		return append(out, shorten("input", "text", string(raw), most))
+	}
+	for i := range t.Fields {
+		v, ok := in[t.Fields[i].Name]
+		if !ok {
+			continue
+		}
+		form, text := "json", ""
+		switch v := v.(type) {
+		case string:
+			form, text = "text", v
+		case []byte:
+			form, text = "text", string(v)
+			if !utf8.Valid(v) {
+				enc, err := json.Marshal(v)
+				if err != nil {
+					continue // bytes can always be written
+				}
+				form, text = "base64", strings.Trim(string(enc), `"`)
+			}
+		default:
+			enc, err := json.Marshal(v)
+			if err != nil {
+				continue // it was JSON before
+			}
+			text = string(enc)
+		}
+		out = append(out, shorten(t.Fields[i].Name, form, text, most))
+	}
+	return out
+}
+
+func shorten(name, form, text string, most int) wire.Given {
+	g := wire.Given{Name: name, Form: form, Text: text, Bytes: int64(len(text))}
+	if len(text) > most {
+		for most > 0 && !utf8.RuneStart(text[most]) {
+			most--
+		}
+		g.Text, g.Cut = text[:most], true
+	}
+	return g
+}

@@ -1,0 +1,425 @@
+package execution
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/govern"
+	"bulkhead/internal/record"
+	"bulkhead/internal/sqlite"
+	"bulkhead/internal/store"
+	"bulkhead/internal/tool"
+	"bulkhead/internal/wire"
+)
+
+// Config is what executions work with.
+type Config struct {
+	Agent string
+	Store *store.Store
+	Book  *govern.Book
+	// Asks says whether calls of a tool wait for a person; Expire is how long, and
+	// Waiting how many may at a time.
+	Asks    func(name string) bool
+	Expire  time.Duration
+	Waiting int
+	// Calls gives the table that does the steps, once it is there.
+	Calls func() *tool.Dispatcher
+	// Still says whether who asked may still call. An error that is Unknown is one
+	// that may pass.
+	Still   func(tool.Caller) error
+	Unknown error
+	// Undo takes back what tools did, by their names; others cannot be.
+	Undo map[string]Undoer
+	// Tell hears of what a person should: it is a line of the log.
+	Tell func(record.Record)
+	// Changed is called when [Executions.Asking] has changed.
+	Changed func()
+	Log     *slog.Logger
+	Now     func() time.Time // nil: time.Now
+}
+
+func (c *Config) setDefaults() {
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Tell == nil {
+		c.Tell = func(record.Record) {}
+	}
+	if c.Changed == nil {
+		c.Changed = func() {}
+	}
+	if c.Still == nil {
+		c.Still = func(tool.Caller) error { return nil }
+	}
+}
+
+// maxActive bounds the executions that are at work at a time.
+const maxActive = 4
+
+// Executions are those of one agent. Its methods may be called concurrently.
+type Executions struct {
+	cfg  Config
+	wake chan struct{}
+	ctx  context.Context // of the steps
+	end  context.CancelFunc
+	work sync.WaitGroup
+
+	undoing sync.Mutex // over a rollback
+
+	mu     sync.Mutex
+	active map[string]*atWork
+	asking wire.Asking
+}
+
+// atWork is an execution of which a goroutine does the steps.
+type atWork struct {
+	cancel context.CancelFunc // of the step's call; nil: none is under way
+}
+
+// Open makes the tables, and settles what an earlier gateway left.
+func Open(ctx context.Context, cfg Config) (*Executions, error) {
+	cfg.setDefaults()
+	e := &Executions{cfg: cfg, wake: make(chan struct{}, 1), active: map[string]*atWork{}}
+	if err := cfg.Store.Migrate(ctx, "execution", schema); err != nil {
+		return nil, err
+	}
+	if err := cfg.Store.Update(ctx, recoverAll); err != nil {
+		return nil, fmt.Errorf("executions: %w", err)
+	}
+	cfg.Store.Expire(e.expire)
+	e.ctx, e.end = context.WithCancel(context.WithoutCancel(ctx))
+	return e, nil
+}
+
+// Run begins to do what is queued. It is called once, when the table is there.
+func (e *Executions) Run() {
+	e.work.Go(e.pump)
+	e.poke()
+}
+
+// Close ends what is at work and waits for it.
+func (e *Executions) Close() error {
+	e.end()
+	e.work.Wait()
+	return nil
+}
+
+// errUncertain is the reason of a step during which the gateway ended.
+func errUncertain(name string) *deny.Reason {
+	return tool.Refuse(deny.ToolFailed, name, "the gateway ended while this call was being done: it may or may not have been done", "look whether it was done before you ask for it again")
+}
+
+// recoverAll settles the steps that were being done when the gateway ended.
+func recoverAll(t *store.Tx) error {
+	list, err := ids(t, maxKept, "SELECT id FROM execution WHERE state NOT IN "+endedStates)
+	if err != nil {
+		return err
+	}
+	// A cancelled one has ended, and its last step may have been under way.
+	more, err := ids(t, maxKept, "SELECT execution FROM step WHERE state = 'running'")
+	if err != nil {
+		return err
+	}
+	for _, id := range append(list, more...) {
+		x, err := load(t, id)
+		if err != nil {
+			return err
+		}
+		for i := range x.steps {
+			if s := &x.steps[i]; s.state == running {
+				s.state, s.over, s.reason = failed, t.Now(), errUncertain(s.tool)
+				if err := x.put(t, s); err != nil {
+					return err
+				}
+				if err := x.chargeUndo(t, s.n); err != nil {
+					return err
+				}
+			}
+		}
+		if err := x.advance(t); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Executions) poke() {
+	select {
+	case e.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pump begins what is queued, and says how much waits, whenever it is woken.
+func (e *Executions) pump() {
+	for {
+		select {
+		case <-e.ctx.Done():
+			return
+		case <-e.wake:
+		}
+		e.look()
+	}
+}
+
+func (e *Executions) look() {
+	var queued []string
+	var now wire.Asking
+	err := e.cfg.Store.View(e.ctx, func(t *store.Tx) (err error) {
+		if queued, err = ids(t, 2*maxActive, "SELECT id FROM execution WHERE state = 'queued' ORDER BY created, id"); err != nil {
+			return err
+		}
+		return t.Query("SELECT count(*), coalesce(min(e.changed), 0) FROM step s JOIN execution e ON e.id = s.execution WHERE s.state = 'waiting' AND s.expires > ?", func(row []sqlite.Value) error {
+			now.Waiting, now.Since = int(sqlite.Int(row[0])), at(sqlite.Int(row[1]))
+			return nil
+		}, ms(t.Now()))
+	})
+	if err != nil {
+		if e.ctx.Err() == nil {
+			e.cfg.Log.Error("executions cannot be read", "error", err)
+		}
+		return
+	}
+	e.mu.Lock()
+	changed := now != e.asking
+	e.asking = now
+	for _, id := range queued {
+		if e.active[id] != nil || len(e.active) >= maxActive || e.ctx.Err() != nil {
+			continue
+		}
+		e.active[id] = &atWork{}
+		e.work.Go(func() { e.do(id) })
+	}
+	e.mu.Unlock()
+	if changed {
+		e.cfg.Changed()
+	}
+}
+
+// Asking is how much waits for a person.
+func (e *Executions) Asking() wire.Asking {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.asking
+}
+
+// digestOf identifies what an input means to a tool.
+func digestOf(name string, in tool.Input) string {
+	raw, err := json.Marshal(map[string]any(in))
+	if err != nil {
+		raw = nil // only values that were JSON before
+	}
+	sum := sha256.Sum256(append([]byte(name+"\n"), raw...))
+	return hex.EncodeToString(sum[:])
+}
+
+func asked(t *tool.Tool, in tool.Input, token string) govern.Asked {
+	a := govern.Asked{Tool: t.Name, Token: token, Digest: digestOf(t.Name, in)}
+	if t.Scope != nil {
+		a.Scope = t.Scope(in)
+	}
+	return a
+}
+
+type stepKey struct{}
+
+// atStep is where a call belongs that is done for an execution.
+type atStep struct {
+	id string
+	n  int
+}
+
+// Pass implements tool.Gate.
+func (e *Executions) Pass(ctx context.Context, c *tool.Call, input []byte, whole bool) (by string, reason *deny.Reason) {
+	if !e.cfg.Asks(c.Tool.Name) {
+		return "", nil
+	}
+	a := asked(c.Tool, c.In, c.Caller.Token)
+	if !whole {
+		a.Digest = "" // a grant for one input does not know the rest
+	}
+	if by, ok := e.cfg.Book.Find(a); ok {
+		return by, nil
+	}
+	if !whole {
+		return "", tool.Refuse(deny.ToolApproval, c.Tool.Name, "a person approves this call first (ask.tools), and one that comes as a stream cannot be kept until then",
+			"send it whole, by POST /v1/tools/"+c.Tool.Name+"; or ask the operator for a grant")
+	}
+	if len(input) > maxInput {
+		return "", tool.TooLarge(c.Tool.Name+", which a person approves first,", maxInput)
+	}
+	ctx = context.WithoutCancel(ctx) // who hangs up has asked
+	var told *record.Record
+	at, isStep := ctx.Value(stepKey{}).(atStep)
+	err := e.cfg.Store.Update(ctx, func(t *store.Tx) (err error) {
+		told = nil
+		if isStep {
+			reason, told, err = e.waitAt(t, at, c, a)
+		} else {
+			reason, told, err = e.keep(t, c, a, input)
+		}
+		if err == nil {
+			t.Record(c.Denied(reason))
+		}
+		return err
+	})
+	if err != nil {
+		return "", reasonOf(err, c.Tool.Name, e.cfg.Log)
+	}
+	c.Written()
+	if told != nil {
+		e.cfg.Tell(*told)
+		e.poke()
+	}
+	return "", reason
+}
+
+// keep makes an execution of a call, or finds the one that it has.
+func (e *Executions) keep(t *store.Tx, c *tool.Call, a govern.Asked, input []byte) (*deny.Reason, *record.Record, error) {
+	if r, err := refused(t, a); err != nil || r != nil {
+		return r, nil, err
+	}
+	same, err := ids(t, 1, "SELECT e.id FROM step s JOIN execution e ON e.id = s.execution WHERE s.digest = ? AND e.token = ? AND e.direct = 1 AND e.state NOT IN "+endedStates, a.Digest, a.Token)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(same) == 1 {
+		x, err := load(t, same[0])
+		if err != nil {
+			return nil, nil, err
+		}
+		return e.waits(x, &x.steps[0]), nil, nil
+	}
+	if r, err := e.full(t, c.Tool.Name); err != nil || r != nil {
+		return r, nil, err
+	}
+	x := &execution{id: govern.NewID("x"), state: Waiting, direct: true, who: c.Caller, stop: true, steps: []step{{
+		n: 1, tool: c.Tool.Name, digest: a.Digest, scope: a.Scope, state: waiting, expires: t.Now().Add(e.cfg.Expire),
+	}}}
+	if err := x.insert(t, [][]byte{input}); err != nil {
+		return nil, nil, err
+	}
+	return e.waits(x, &x.steps[0]), e.line(x, &x.steps[0]), nil
+}
+
+// waitAt has a step wait for a person.
+func (e *Executions) waitAt(t *store.Tx, at atStep, c *tool.Call, a govern.Asked) (*deny.Reason, *record.Record, error) {
+	if r, err := refused(t, a); err != nil || r != nil {
+		return r, nil, err
+	}
+	if r, err := e.full(t, c.Tool.Name); err != nil || r != nil {
+		return r, nil, err
+	}
+	x, err := load(t, at.id)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &x.steps[at.n-1]
+	s.state, s.expires, s.began = waiting, t.Now().Add(e.cfg.Expire), time.Time{}
+	if err := x.put(t, s); err != nil {
+		return nil, nil, err
+	}
+	return e.waits(x, s), e.line(x, s), x.advance(t)
+}
+
+// refused says whether a person has denied the same call a while ago.
+func refused(t *store.Tx, a govern.Asked) (r *deny.Reason, err error) {
+	err = t.Query("SELECT reason FROM refusal WHERE digest = ? AND token = ? AND until > ?", func(row []sqlite.Value) error {
+		r = &deny.Reason{}
+		return json.Unmarshal(sqlite.Blob(row[0]), r)
+	}, a.Digest, a.Token, ms(t.Now()))
+	return r, err
+}
+
+// full says whether as many calls wait as may.
+func (e *Executions) full(t *store.Tx, name string) (*deny.Reason, error) {
+	n, err := t.Int("SELECT count(*) FROM step WHERE state = 'waiting'")
+	if err != nil || n < int64(e.cfg.Waiting) {
+		return nil, err
+	}
+	r := tool.Refuse(deny.ToolRate, name, fmt.Sprintf("%d calls of this agent wait for a person already", n), "wait until some are decided, or take some back with execution_cancel")
+	r.RetryAfter = 60
+	return r, nil
+}
+
+// name is how a person names a step that waits: the execution, and of several steps
+// which one.
+func (x *execution) name(s *step) string {
+	if len(x.steps) == 1 {
+		return x.id
+	}
+	return fmt.Sprintf("%s.%d", x.id, s.n)
+}
+
+// waits is what a caller is told whose call is kept.
+func (e *Executions) waits(x *execution, s *step) *deny.Reason {
+	why := "a person has to approve this call first; it is kept as execution " + x.id
+	if s.state == waiting {
+		why += " and waits until " + s.expires.UTC().Format(time.RFC3339)
+	} else {
+		why += ", which was approved and is " + string(x.state)
+	}
+	r := tool.Refuse(deny.ToolApproval, s.tool, why+"; nothing has been done yet",
+		"do not repeat the call: go on with something else, and look with execution_inspect {\"executionId\": \""+x.id+"\"}; the operator decides with `sudo bulkhead approve "+e.cfg.Agent+" "+x.name(s)+"`")
+	r.Execution = x.id
+	return r
+}
+
+// line is what people are told of a call that waits.
+func (e *Executions) line(x *execution, s *step) *record.Record {
+	return &record.Record{
+		Agent: e.cfg.Agent, Kind: record.Approval, Verdict: record.Started, Target: s.tool, Token: x.who.Token,
+		Detail: x.name(s) + " waits for a person until " + s.expires.UTC().Format(time.RFC3339) + ": `sudo bulkhead approvals " + e.cfg.Agent + "`",
+	}
+}
+
+// reasonOf gives the reason of an error of the store's.
+func reasonOf(err error, what string, log *slog.Logger) *deny.Reason {
+	if r := asReason(err); r != nil {
+		return r
+	}
+	log.Error("executions cannot be written", "error", err)
+	return tool.Refuse(deny.ToolFailed, what, "the execution could not be kept; the operator's log says why", "try again; if it fails again, tell the operator")
+}
+
+// cut takes an id apart that a person typed: x2ab or x2ab.3; n is 0 without one.
+func cut(id string) (execution string, n int, ok bool) {
+	execution, part, has := strings.Cut(id, ".")
+	if !has {
+		return execution, 0, validID(execution)
+	}
+	if len(part) == 0 || len(part) > 2 || part[0] == '0' {
+		return "", 0, false
+	}
+	for _, ch := range []byte(part) {
+		if ch < '0' || ch > '9' {
+			return "", 0, false
+		}
+		n = 10*n + int(ch-'0')
+	}
+	return execution, n, validID(execution)
+}
+
+// validID says whether an id is one that [govern.NewID] makes.
+func validID(id string) bool {
+	if len(id) != 9 || id[0] != 'x' {
+		return false
+	}
+	for _, ch := range []byte(id[1:]) {
+		if (ch < 'a' || ch > 'z') && (ch < '2' || ch > '7') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,285 @@
+package execution
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
+	"bulkhead/internal/store"
+	"bulkhead/internal/tool"
+)
+
+// again is when a step is looked at again of which cannot be told whether its owner may
+// still call.
+const again = 2 * time.Second
+
+// errStopped says that an execution is not to go on now.
+var errStopped = errors.New("execution: stopped")
+
+// do does the steps of an execution until it ends, waits, or is not to go on.
+func (e *Executions) do(id string) {
+	defer func() {
+		e.mu.Lock()
+		delete(e.active, id)
+		e.mu.Unlock()
+		e.poke()
+	}()
+	for e.ctx.Err() == nil {
+		err := e.next(id)
+		switch {
+		case err == nil:
+		case errors.Is(err, errStopped):
+			return
+		default:
+			if e.ctx.Err() == nil {
+				e.cfg.Log.Error("an execution cannot go on now", "execution", id, "error", err)
+			}
+			if !e.pause(again) {
+				return
+			}
+		}
+	}
+}
+
+// pause waits; false: everything ends.
+func (e *Executions) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-e.ctx.Done():
+		return false
+	}
+}
+
+// next does the first step that has not ended.
+func (e *Executions) next(id string) error {
+	x, s, input, err := e.first(id)
+	if err != nil {
+		return err
+	}
+	if err := e.cfg.Still(x.who); err != nil {
+		if e.cfg.Unknown != nil && errors.Is(err, e.cfg.Unknown) {
+			if !e.pause(again) {
+				return errStopped
+			}
+			return nil
+		}
+		return e.over(id, s.n, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
+	}
+	calls := e.cfg.Calls()
+	if calls == nil {
+		return errStopped
+	}
+	if reason := unchanged(calls, s, input); reason != nil {
+		return e.over(id, s.n, nil, reason)
+	}
+	a, reason := calls.Admit(e.ctx, x.who, s.tool)
+	if reason != nil {
+		if reason.Code == deny.ToolRate {
+			if !e.pause(time.Duration(max(1, reason.RetryAfter)) * time.Second) {
+				return errStopped
+			}
+			return nil
+		}
+		return e.over(id, s.n, nil, reason)
+	}
+	ctx, cancel := context.WithCancel(tool.WithKeeper(context.WithValue(e.ctx, stepKey{}, atStep{id, s.n}), e.keeper(id, s.n)))
+	defer cancel()
+	e.cancels(id, cancel) // before: who cancels from now on finds it
+	defer e.cancels(id, nil)
+	if err := e.begin(id, s.n); err != nil {
+		_ = a.Refuse(e.ctx, tool.Refuse(deny.ToolConflict, s.tool, "the execution of this call was stopped before it began", "execution_inspect says how it stands"))
+		return err
+	}
+	if s.state == granted {
+		a.Approved(s.approved)
+	}
+	answer, reason := a.Run(ctx, input)
+	if reason != nil && reason.Code == deny.ToolApproval && reason.Execution == id {
+		return nil // it waits: the gate has written it down
+	}
+	return e.over(id, s.n, answer, reason)
+}
+
+// unchanged says whether the input means to the tool what it meant when it was asked
+// for: a newer program may read it otherwise.
+func unchanged(calls *tool.Dispatcher, s *step, input []byte) *deny.Reason {
+	t := calls.Find(s.tool)
+	if t == nil {
+		return nil // the table says it
+	}
+	in, reason := t.Parse(input)
+	if reason != nil {
+		return reason
+	}
+	if digestOf(t.Name, in) != s.digest {
+		return tool.Refuse(deny.ToolConflict, s.tool, "this build reads the input otherwise than it was read when it was asked for", "ask again")
+	}
+	return nil
+}
+
+// first gives the step that is next, or errStopped.
+func (e *Executions) first(id string) (x *execution, s *step, input []byte, err error) {
+	err = e.cfg.Store.View(e.ctx, func(t *store.Tx) (err error) {
+		if x, err = load(t, id); err != nil {
+			return err
+		}
+		if x.state != Queued && x.state != Running {
+			return errStopped
+		}
+		for i := range x.steps {
+			if s = &x.steps[i]; s.state == pending || s.state == granted {
+				input, err = x.input(t, s.n)
+				return err
+			}
+		}
+		return errStopped
+	})
+	if asReason(err) != nil {
+		err = errStopped // it is gone
+	}
+	return x, s, input, err
+}
+
+// begin writes down that a step's call begins, unless somebody stopped it meanwhile.
+func (e *Executions) begin(id string, n int) error {
+	return e.cfg.Store.Update(e.ctx, func(t *store.Tx) error {
+		x, err := load(t, id)
+		if err != nil {
+			return err
+		}
+		s := &x.steps[n-1]
+		if x.state != Queued && x.state != Running || s.state != pending && s.state != granted {
+			return errStopped
+		}
+		s.state, s.began = running, t.Now()
+		if err := x.put(t, s); err != nil {
+			return err
+		}
+		return x.advance(t)
+	})
+}
+
+// cancels notes what ends the call of an execution that is under way.
+func (e *Executions) cancels(id string, cancel context.CancelFunc) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if w := e.active[id]; w != nil {
+		w.cancel = cancel
+	}
+}
+
+// over writes down how a step ended, however long the disk takes to be there for it.
+func (e *Executions) over(id string, n int, answer json.RawMessage, reason *deny.Reason) error {
+	for {
+		err := e.ended(id, n, answer, reason)
+		if err == nil || asReason(err) != nil && asReason(err).Code == deny.ToolMissing {
+			return nil
+		}
+		e.cfg.Log.Error("how a step of an execution ended cannot be written down yet", "execution", id, "step", n, "error", err)
+		if !e.pause(again) {
+			return errStopped
+		}
+	}
+}
+
+func (e *Executions) ended(id string, n int, answer json.RawMessage, reason *deny.Reason) error {
+	kept := answer
+	if len(kept) > maxAnswer {
+		kept, _ = json.Marshal(map[string]any{"notKept": true, "bytes": len(answer)})
+	}
+	write := func(kept json.RawMessage) error {
+		return e.cfg.Store.Update(context.WithoutCancel(e.ctx), func(t *store.Tx) error {
+			x, err := load(t, id)
+			if err != nil {
+				return err
+			}
+			s := &x.steps[n-1]
+			s.state, s.over, s.reason = done, t.Now(), reason
+			if reason != nil {
+				s.state = failed
+				if reason.Code == deny.ToolDisapproved {
+					s.state = disapproved
+				}
+			}
+			if err := x.put(t, s); err != nil {
+				return err
+			}
+			if reason != nil {
+				err = x.dropUndo(t, n) // a call that was refused or failed leaves nothing
+			} else {
+				err = x.chargeUndo(t, n)
+			}
+			if err != nil {
+				return err
+			}
+			if len(kept) > 0 {
+				if err := t.Charge(int64(len(kept))); err != nil {
+					return err
+				}
+				x.size += int64(len(kept))
+				if _, err := t.Exec("UPDATE step SET answer = ?3 WHERE execution = ?1 AND n = ?2", id, n, []byte(kept)); err != nil {
+					return err
+				}
+			}
+			return x.advance(t)
+		})
+	}
+	err := write(kept)
+	if r := asReason(err); r != nil && r.Code == deny.ToolQuota {
+		// That it was done counts for more than what it answered.
+		err = write(nil)
+	}
+	return err
+}
+
+// expire implements what [store.Store.Expire] calls: nobody decided in time, or it was
+// kept long enough.
+func (e *Executions) expire(t *store.Tx) (more bool, err error) {
+	const batch = 32
+	late, err := ids(t, batch, "SELECT execution FROM step WHERE state = 'waiting' AND expires <= ? LIMIT 32", ms(t.Now()))
+	if err != nil {
+		return false, err
+	}
+	for _, id := range late {
+		x, err := load(t, id)
+		if err != nil {
+			return false, err
+		}
+		for i := range x.steps {
+			s := &x.steps[i]
+			if s.state != waiting || t.Now().Before(s.expires) {
+				continue
+			}
+			s.state, s.over = disapproved, t.Now()
+			s.reason = tool.Refuse(deny.ToolDisapproved, s.tool, "nobody approved this call until "+s.expires.UTC().Format(time.RFC3339), "ask again when somebody is there to decide")
+			s.reason.Execution, s.expires = id, time.Time{}
+			if err := x.put(t, s); err != nil {
+				return false, err
+			}
+			t.Record(record.Record{
+				SchemaVersion: record.SchemaVersion, Time: t.Now().UTC(), Team: x.who.Team, Agent: e.cfg.Agent, Kind: record.Approval, Verdict: record.Denied,
+				Target: s.tool, Token: x.who.Token, Detail: x.name(s) + " is over: nobody decided", Reason: s.reason,
+			})
+		}
+		if err := x.advance(t); err != nil {
+			return false, err
+		}
+	}
+	old, err := ids(t, batch, "SELECT id FROM execution WHERE state IN "+endedStates+" AND changed <= ? LIMIT 32", ms(t.Now().Add(-keptFor)))
+	if err != nil {
+		return false, err
+	}
+	if err := drop(t, old); err != nil {
+		return false, err
+	}
+	if len(late) > 0 {
+		t.After(e.poke)
+	}
+	return len(late) == batch || len(old) == batch, nil
+}

@@ -1,0 +1,411 @@
+package execution
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
+	"bulkhead/internal/store"
+	"bulkhead/internal/wire"
+)
+
+// send is a step that is not asked for unless its message is "ask".
+func sendStep(message string) map[string]any {
+	return map[string]any{"tool": "notify_send", "input": map[string]string{"message": message}}
+}
+
+var getStep = map[string]any{"tool": "agentos.mem_get", "input": map[string]string{"key": "k"}}
+
+func (b *bench) begin(stop bool, steps ...map[string]any) string {
+	b.t.Helper()
+	raw, err := json.Marshal(map[string]any{"steps": steps, "stopOnError": stop})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	out, r := b.try("", "execution_start", string(raw))
+	var s Shown
+	if r != nil || json.Unmarshal([]byte(out), &s) != nil || s.State != Queued {
+		b.t.Fatalf("%s, %v %+v", out, r, r)
+	}
+	return s.ID
+}
+
+func (b *bench) do(name, id string) *deny.Reason {
+	b.t.Helper()
+	_, r := b.try("", name, `{"executionId":"`+id+`"}`)
+	return r
+}
+
+func (b *bench) must(name, id string) {
+	b.t.Helper()
+	if r := b.do(name, id); r != nil {
+		b.t.Fatal(r)
+	}
+}
+
+// free has calls of notify_send pass without asking.
+func free(b *bench) {
+	id := b.ask("notify_send", `{"message":"first"}`)
+	b.approve(id, wire.PermitAlways)
+	b.until(id, Completed)
+	b.sent.Store(0)
+}
+
+func states(s Shown) string {
+	var out []string
+	for _, one := range s.Steps {
+		out = append(out, one.State)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestStepsAreCallsOneAfterTheOther(t *testing.T) {
+	b := start(t, nil)
+	id := b.begin(true, getStep, sendStep("one"), getStep, sendStep("two"))
+	s := b.until(id, Waiting)
+	if states(s) != "done waiting pending pending" || b.sent.Load() != 0 {
+		t.Fatalf("%s", states(s))
+	}
+	list, r := b.e.Approvals(t.Context(), "")
+	if r != nil || len(list) != 1 || list[0].ID != id+".2" || list[0].Step != 2 || list[0].Steps != 4 {
+		t.Fatalf("%+v, %v", list, r)
+	}
+	for _, wrong := range []string{id, id + ".1", id + ".3", id + ".5"} {
+		if _, r := b.decide(wire.DecideRequest{ID: wrong, Approve: true}); r == nil {
+			t.Errorf("%s is approved", wrong)
+		}
+	}
+	b.approve(id+".2", "")
+	for b.inspect(id).Steps[3].State != waiting { // the approval was for one step
+		time.Sleep(time.Millisecond)
+	}
+	if b.sent.Load() != 1 {
+		t.Errorf("%d were sent", b.sent.Load())
+	}
+	b.approve(id+".4", "")
+	s = b.until(id, Completed)
+	if string(s.Steps[3].Answer) != `{"sent":"two"}` || b.sent.Load() != 2 {
+		t.Errorf("%+v", s)
+	}
+	calls := map[string]int{}
+	for _, r := range b.records() {
+		if r.Kind == record.Tool && r.Verdict == record.Allowed {
+			calls[r.Target]++
+		}
+	}
+	if calls["mem_get"] != 2 || calls["notify_send"] != 2 || calls["execution_start"] != 1 {
+		t.Errorf("on record: %v", calls)
+	}
+}
+
+func TestWhatFailsEndsAnExecutionOrNot(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		stop    bool
+		ends    State
+		steps   string
+		retried string
+	}{
+		{"stops", true, Partial, "done failed skipped", "done done done"},
+		{"goes on", false, Partial, "done failed done", "done done done"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := start(t, nil)
+			free(b)
+			b.fail.Store(true)
+			id := b.begin(c.stop, getStep, sendStep("x"), getStep)
+			s := b.until(id, c.ends)
+			if states(s) != c.steps || s.Steps[1].Error == nil {
+				t.Errorf("%s: %+v", states(s), s)
+			}
+			if r := b.do("execution_resume", id); r == nil || r.Code != deny.ToolConflict {
+				t.Errorf("what ended is resumed: %v", r)
+			}
+			b.fail.Store(false)
+			b.must("execution_retry", id)
+			s = b.until(id, Completed)
+			if states(s) != c.retried || b.sent.Load() != 2 {
+				t.Errorf("%s, %d sent", states(s), b.sent.Load())
+			}
+			gets := 0
+			for _, r := range b.records() {
+				if r.Kind == record.Tool && r.Target == "mem_get" && r.Verdict == record.Allowed {
+					gets++
+				}
+			}
+			if gets != 2 {
+				t.Errorf("what was done is done again: %d", gets)
+			}
+			if r := b.do("execution_retry", id); r == nil || r.Code != deny.ToolConflict {
+				t.Errorf("what is completed is tried again: %v", r)
+			}
+		})
+	}
+	b := start(t, nil)
+	free(b)
+	b.fail.Store(true)
+	if s := b.until(b.begin(true, sendStep("x"), getStep), Failed); states(s) != "failed skipped" {
+		t.Error(states(s))
+	}
+}
+
+func TestADeniedStep(t *testing.T) {
+	b := start(t, nil)
+	id := b.begin(false, sendStep("x"), getStep, sendStep("x"))
+	b.until(id, Waiting)
+	if _, r := b.decide(wire.DecideRequest{ID: id + ".1", Reason: "no"}); r != nil {
+		t.Fatal(r)
+	}
+	// The same call later is not asked again.
+	if s := b.until(id, Partial); states(s) != "disapproved done disapproved" || !strings.Contains(s.Steps[2].Error.Why, "no") {
+		t.Errorf("%s", states(s))
+	}
+}
+
+func TestWhatCannotBeAStep(t *testing.T) {
+	b := start(t, nil)
+	many := strings.TrimSuffix(strings.Repeat(`{"tool":"mem_get","input":{"key":"k"}},`, maxSteps+1), ",")
+	for _, c := range []struct {
+		steps, field string
+		code         deny.Code
+	}{
+		{`[]`, "steps", deny.ToolInvalid},
+		{`[` + many + `]`, "steps", deny.ToolInvalid},
+		{`[{"tool":"execution_start","input":{"steps":[]}}]`, "steps[0].tool", deny.ToolInvalid},
+		{`[{"tool":"mem_get","input":{"key":"k"}},{"tool":"agentos.execution_retry","input":{"executionId":"xaaaaaaaa"}}]`, "steps[1].tool", deny.ToolInvalid},
+		{`[{"tool":"proc_schedule","input":{}}]`, "steps[0].tool", deny.ToolInvalid},
+		{`[{"tool":"nonsense","input":{}}]`, "steps[0].tool", deny.ToolInvalid},
+		{`[{"tool":"mem_get","input":{"kee":"k"}}]`, "steps[0].input.key", deny.ToolInvalid},
+		{`[{"tool":"mem_get","input":{"key":"k"}},{"tool":"mem_get","input":{"key":5}}]`, "steps[1].input.key", deny.ToolInvalid},
+		{`[{"tool":"mem_get","input":[1]}]`, "steps[0].input", deny.ToolInvalid},
+		{`[{"tool":"mem_get","input":"{}"}]`, "steps[0].input", deny.ToolInvalid},
+		{`[{"tool":"mem_get"}]`, "steps[0].input.key", deny.ToolInvalid},
+		{`[{"tool":"mem_get","input":{"key":"k"},"approved":true}]`, "", deny.ToolInvalid},
+		{`[{"tool":"fs_read","input":{"path":"x"}}]`, "", deny.ToolNotAllowed},
+	} {
+		_, r := b.try("", "execution_start", `{"steps":`+c.steps+`}`)
+		if r == nil || r.Code != c.code {
+			t.Errorf("%.80s: %v", c.steps, r)
+			continue
+		}
+		found := c.field == ""
+		for _, f := range r.Fields {
+			found = found || f.Name == c.field
+		}
+		if !found {
+			t.Errorf("%.80s: %+v, want %s", c.steps, r.Fields, c.field)
+		}
+	}
+}
+
+func TestPauseAndWhoEndsIt(t *testing.T) {
+	b := start(t, nil)
+	id := b.begin(true, sendStep("x"), getStep)
+	b.until(id, Waiting)
+	b.must("execution_pause", id)
+	b.approve(id+".1", "")
+	time.Sleep(20 * time.Millisecond)
+	if s := b.inspect(id); s.State != Paused || states(s) != "granted pending" || b.sent.Load() != 0 {
+		t.Errorf("%+v", s)
+	}
+	b.must("execution_resume", id)
+	b.until(id, Completed)
+
+	id = b.begin(true, sendStep("y"), getStep)
+	b.until(id, Waiting)
+	by := func(action string) *deny.Reason {
+		return b.e.Act(t.Context(), wire.ExecutionRequest{ID: id, Action: action, By: 7})
+	}
+	if r := by(wire.ExecutionPause); r != nil {
+		t.Fatal(r)
+	}
+	if r := b.do("execution_resume", id); r == nil || r.Code != deny.ToolConflict || !strings.Contains(r.Why, "user id 7") {
+		t.Errorf("the agent resumes what an operator paused: %v", r)
+	}
+	b.must("execution_pause", id) // which does not make the pause its own
+	if r := b.do("execution_resume", id); r == nil {
+		t.Error("the agent took the operator's pause over")
+	}
+	b.close()
+	b.open()
+	if r := b.do("execution_resume", id); r == nil {
+		t.Error("a restart ends the operator's pause")
+	}
+	if r := by(wire.ExecutionResume); r != nil {
+		t.Fatal(r)
+	}
+	b.until(id, Waiting)
+	if r := by("retry"); r == nil {
+		t.Error("an operator retries")
+	}
+	if r := by(wire.ExecutionCancel); r != nil {
+		t.Fatal(r)
+	}
+	if s := b.inspect(id); s.State != Cancelled || states(s) != "skipped skipped" || !strings.Contains(s.Detail, "user id 7") {
+		t.Errorf("%+v", s)
+	}
+	list, r := b.e.List(t.Context(), false)
+	if r != nil || len(list) != 0 {
+		t.Errorf("%+v, %v", list, r)
+	}
+	if list, r = b.e.List(t.Context(), true); r != nil || len(list) != 2 || list[0].State == "" || len(list[0].Steps) != 2 {
+		t.Errorf("%+v, %v", list, r)
+	}
+	acts := 0
+	for _, r := range b.records() {
+		if r.Kind == record.Approval && r.Target == "execution "+id && strings.Contains(r.Detail, "user id 7") {
+			acts++
+		}
+	}
+	if acts != 3 {
+		t.Errorf("%d acts of the operator are on record", acts)
+	}
+}
+
+// As a gateway leaves it that is killed in the middle of step 2.
+func TestStepsAfterARestart(t *testing.T) {
+	for _, c := range []struct {
+		stop  bool
+		want  State
+		steps string
+	}{{true, Partial, "done failed skipped"}, {false, Partial, "done failed done"}} {
+		t.Run(fmt.Sprint(c.stop), func(t *testing.T) {
+			b := start(t, func(b *bench) { b.held = make(chan struct{}) })
+			id := b.ask("notify_send", `{"message":"first"}`)
+			b.approve(id, wire.PermitAlways)
+			b.held <- struct{}{}
+			b.until(id, Completed)
+			id = b.begin(c.stop, getStep, sendStep("x"), getStep)
+			for b.sent.Load() != 2 {
+				time.Sleep(time.Millisecond)
+			}
+			// Its end cannot be written down any more.
+			if err := b.store.Close(); err != nil {
+				t.Fatal(err)
+			}
+			b.e.end()
+			b.e.work.Wait()
+			b.open()
+			s := b.until(id, c.want)
+			if states(s) != c.steps || b.sent.Load() != 2 || !strings.Contains(s.Steps[1].Error.Why, "may or may not") {
+				t.Errorf("%s, %d sent: %+v", states(s), b.sent.Load(), s.Steps[1].Error)
+			}
+		})
+	}
+}
+
+func TestStepsWaitForTheRate(t *testing.T) {
+	b := start(t, func(b *bench) { b.rate = 2 })
+	if _, r := b.try("", "mem_get", `{"key":"k"}`); r != nil {
+		t.Fatal(r)
+	}
+	b.clock.add(59500 * time.Millisecond)
+	id := b.begin(true, getStep)
+	state := func() (x *execution) {
+		t.Helper()
+		if err := b.store.View(t.Context(), func(tx *store.Tx) (err error) { x, err = load(tx, id); return err }); err != nil {
+			t.Fatal(err)
+		}
+		return x
+	}
+	refused := func() bool {
+		for _, r := range b.records() {
+			if r.Target == "mem_get" && r.Verdict == record.Denied && r.Reason.Code == deny.ToolRate {
+				return true
+			}
+		}
+		return false
+	}
+	for !refused() {
+		time.Sleep(time.Millisecond)
+	}
+	if x := state(); x.state != Queued {
+		t.Errorf("%s", x.state)
+	}
+	b.clock.add(time.Second)
+	for state().state != Completed {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestAsManyExecutionsAsMay(t *testing.T) {
+	b := start(t, func(b *bench) { b.held = make(chan struct{}) })
+	first := b.ask("notify_send", `{"message":"first"}`)
+	b.approve(first, wire.PermitAlways)
+	b.held <- struct{}{}
+	b.until(first, Completed)
+	var last string
+	for i := range maxOpen {
+		last = b.begin(true, sendStep(fmt.Sprint(i))) // some are being done, and do not end
+	}
+	const another = `{"steps":[{"tool":"mem_get","input":{"key":"k"}}]}`
+	if _, r := b.try("", "execution_start", another); r == nil || r.Code != deny.ToolRate || r.RetryAfter == 0 {
+		t.Errorf("%v", r)
+	}
+	if n := b.sent.Load(); n > 1+maxActive {
+		t.Errorf("%d are at work at a time", n-1)
+	}
+	b.must("execution_cancel", last)
+	if _, r := b.try("", "execution_start", another); r != nil {
+		t.Errorf("%v", r)
+	}
+	if r := b.do("execution_retry", last); r == nil || r.Code != deny.ToolRate {
+		t.Errorf("one is tried again beyond the bound: %v", r)
+	}
+	close(b.held)
+}
+
+func TestTheQuotaBoundsWhatIsKept(t *testing.T) {
+	b := start(t, nil)
+	var before, after int64
+	used := func() (n int64) {
+		if err := b.store.View(t.Context(), func(tx *store.Tx) error { n = tx.Used(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	before = used()
+	id := b.begin(true, getStep)
+	b.until(id, Completed)
+	if after = used(); after <= before {
+		t.Errorf("it counts nothing: %d, %d", before, after)
+	}
+	b.clock.add(keptFor + time.Hour)
+	if err := b.store.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := used(); got != before {
+		t.Errorf("%d bytes come back of %d", after-got, after-before)
+	}
+}
+
+// FuzzStart holds that whatever steps are asked for, they are kept or refused, with the
+// failing fields.
+func FuzzStart(f *testing.F) {
+	for _, s := range []string{
+		`{"steps":[{"tool":"mem_get","input":{"key":"k"}}]}`, `{"steps":[{"tool":"execution_start","input":{"steps":[]}}]}`, `{"steps":5}`, `[]`, `{"steps":[{}],"stopOnError":1}`,
+		`{"steps":[{"tool":"mem_get","input":{"key":"k"}},{"tool":"agentos.agentos.mem_get"}]}`,
+	} {
+		f.Add([]byte(s))
+	}
+	b := &bench{t: nil, path: f.TempDir() + "/system.db", rate: 1_000_000_000}
+	b.fuzzed(f)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		out, r := b.calls.Call(t.Context(), who, "execution_start", in)
+		switch {
+		case r == nil:
+			var s Shown
+			if err := json.Unmarshal(out, &s); err != nil || !validID(s.ID) {
+				t.Fatalf("%s, %v", out, err)
+			}
+		case r.Code == deny.ToolInvalid && len(r.Fields) == 0:
+			t.Fatalf("%s: no field is named: %v", in, r)
+		case r.Code == deny.ToolFailed:
+			t.Fatalf("%s: %v", in, r)
+		}
+	})
+}

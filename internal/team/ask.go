@@ -1,0 +1,158 @@
+package team
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"bulkhead/internal/tool/toolname"
+)
+
+// What an agent's approvals are unless the manifest says otherwise, and bounds.
+const (
+	defaultAskExpire           = 24 * time.Hour
+	minAskExpire, maxAskExpire = time.Minute, 30 * 24 * time.Hour
+	defaultAskWaiting          = 16
+	maxAskWaiting              = 64
+
+	askUsage = "{tools: [net_http_post]}"
+)
+
+// Ask is which tool calls of an agent a person has to approve before they are
+// done (docs/contracts/approvals.md).
+type Ask struct {
+	Tools   []string      // groups and names, all of which the agent may call
+	Expire  time.Duration `json:",omitempty"` // after which nobody decided; 0: 24 h
+	Waiting int64         `json:",omitempty"` // calls that wait at a time; 0: 16
+}
+
+// WithDefaults fills in what the manifest left open.
+func (a Ask) WithDefaults() Ask {
+	a.Expire = cmp.Or(a.Expire, defaultAskExpire)
+	a.Waiting = cmp.Or(a.Waiting, defaultAskWaiting)
+	return a
+}
+
+// Asks says whether a call of the tool waits for a person. a may be nil.
+func (a *Ask) Asks(name string) bool {
+	return a != nil && (slices.Contains(a.Tools, name) || slices.Contains(a.Tools, string(toolname.GroupOf(name))))
+}
+
+// ask reads which calls a person has to approve. That the agent may make them is
+// checked when its tools are known ([reader.checkAsk]).
+func (r *reader) ask(p place) *Ask {
+	if p.node == nil {
+		return nil
+	}
+	a := &Ask{}
+	f := r.fields(p, askUsage, askKeys...)
+	if f == nil {
+		return a
+	}
+	r.need(p, f, "tools", "name the tools that a person approves, like "+askUsage)
+	var names []string
+	for _, g := range toolname.Groups() {
+		if g != toolname.Talk && g != toolname.Executions {
+			names = append(names, string(g))
+		}
+	}
+	items := r.list(f["tools"], maxAsked, "groups and tools, like [net_http_post, notify]")
+	if at, ok := r.resolve(f["tools"]); ok && isSequence(at.node) && len(items) == 0 {
+		r.fault(f["tools"], "remove the key ask when nothing is to be approved", "no tool is listed")
+	}
+	for _, item := range items {
+		s, ok := r.text(item, "a group or a tool, like notify or net_http_post")
+		s = strings.TrimPrefix(s, toolname.Prefix)
+		group := toolname.GroupOf(s)
+		if toolname.Of(toolname.Group(s)) != nil {
+			group = toolname.Group(s)
+		}
+		switch {
+		case !ok:
+		case group == "":
+			mend := "name a group (" + strings.Join(names, ", ") + ") or a tool of docs/contracts/tools.md"
+			if near := nearest(s, askable()); near != "" {
+				mend = "did you mean " + near + "?"
+			}
+			r.fault(item, mend, "%q is no tool", clip(s))
+		case group == toolname.Talk:
+			r.fault(item, "remove it; messages.to and messages.critical say who may be written to", "messages cannot be asked for")
+		case group == toolname.Executions:
+			r.fault(item, "remove it; each step of an execution is asked for by its own tool", "%s cannot be asked for", s)
+		case contains(a.Tools, s) || s != string(group) && contains(a.Tools, string(group)):
+			r.fault(item, "remove one of the two", "%s is listed already", s)
+		default:
+			a.Tools = append(a.Tools, s)
+		}
+	}
+	if s, ok := r.text(f["expire"], "a time like 24h"); ok {
+		d, err := time.ParseDuration(s)
+		if err != nil || d < minAskExpire || d > maxAskExpire {
+			r.fault(f["expire"], "write a time from 1m to 720h, like 24h", "%q is not a time in that range", clip(s))
+		}
+		a.Expire = d
+	}
+	a.Waiting = r.quantity(f["waiting"], "a number like 16", "1 to 64", whole, 1, maxAskWaiting)
+	return a
+}
+
+// maxAsked is more than there are groups and tools.
+const maxAsked = 100
+
+// askable are the groups and tools that may be asked for.
+func askable() (out []string) {
+	for _, g := range toolname.Groups() {
+		if g != toolname.Talk && g != toolname.Executions {
+			out = append(append(out, string(g)), toolname.Of(g)...)
+		}
+	}
+	return out
+}
+
+// checkAsk refuses to ask for what the agent may not call at all. p is where the
+// manifest speaks of it.
+func (r *reader) checkAsk(p place, a *Agent) {
+	if a.Ask == nil {
+		return
+	}
+	if a.Tools == nil {
+		r.fault(p, "add tools: {allow: [...]} to agents."+clip(a.Name)+", or remove ask", "%s has no tools that could be asked for", clip(a.Name))
+		return
+	}
+	allowed := a.Tools.Allowed()
+	for _, s := range a.Ask.Tools {
+		group := toolname.GroupOf(s)
+		of := []string{s}
+		if group == "" { // a group: one of its tools is enough
+			group, of = toolname.Group(s), toolname.Of(toolname.Group(s))
+		}
+		if !contains(allowed, string(group)) && !slices.ContainsFunc(of, func(one string) bool { return contains(allowed, one) }) {
+			r.fault(p, "add "+s+" to tools.allow of "+clip(a.Name)+", or remove it from ask.tools", "ask.tools names %s, which %s may not call at all", s, clip(a.Name))
+		}
+	}
+}
+
+// askDiff lists what differs of what is asked for, in the words of a plan.
+func askDiff(old, new *Ask) []string {
+	if old == nil && new == nil {
+		return nil
+	}
+	var a, b Ask
+	if old != nil {
+		a = old.WithDefaults()
+	}
+	if new != nil {
+		b = new.WithDefaults()
+	}
+	why := setDiff("ask.tools", a.Tools, b.Tools)
+	if old != nil && new != nil {
+		if a.Expire != b.Expire {
+			why = append(why, "ask.expire: "+a.Expire.String()+" -> "+b.Expire.String())
+		}
+		if a.Waiting != b.Waiting {
+			why = append(why, "ask.waiting: "+number(a.Waiting, "")+" -> "+number(b.Waiting, ""))
+		}
+	}
+	return why
+}
