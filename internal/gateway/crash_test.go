@@ -52,10 +52,14 @@ func crashGateway(dir string) error {
 	if err != nil {
 		return err
 	}
+	var ask *team.Ask
+	if names := strings.Fields(os.Getenv(crashAskEnv)); len(names) > 0 {
+		ask = &team.Ask{Tools: names, Waiting: 64}
+	}
 	fmt.Println("ready")
 	return Serve(context.Background(), ln, Config{
 		Team: "t", Agent: "a", Token: runtimeToken, DialerSocket: filepath.Join(dir, "none"), Data: dir, Tools: &team.Tools{RatePerMinute: 100_000},
-		Ask: &team.Ask{Tools: strings.Fields(os.Getenv(crashAskEnv)), Waiting: 64}, GrantsListener: operators,
+		Ask: ask, GrantsListener: operators,
 	}, io.Discard)
 }
 
