@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/client"
 	"bulkhead/internal/image/imagecmd"
 	"bulkhead/internal/team"
@@ -29,16 +31,15 @@ func (a *app) clones(ctx context.Context, m *team.Manifest, req *wire.ApplyReque
 	if len(plan.Clones) == 0 {
 		return nothing, nil
 	}
-	if err := os.MkdirAll(a.host.Clones(), 0o700); err != nil {
+	held, err := holdClones(a.host.Clones())
+	if err != nil {
 		return nothing, err
 	}
 	req.Clones = map[string]string{}
 	remove = func() error {
-		var errs []error
-		for _, path := range req.Clones {
-			errs = append(errs, os.RemoveAll(path))
-		}
-		return errors.Join(errs...)
+		err := errors.Join(os.RemoveAll(held.Name()), held.Close())
+		_ = os.Remove(a.host.Clones()) // when nobody else clones
+		return err
 	}
 	for _, one := range m.Agents {
 		from, ref, _ := one.Clone()
@@ -46,8 +47,9 @@ func (a *app) clones(ctx context.Context, m *team.Manifest, req *wire.ApplyReque
 			continue
 		}
 		a.progress(wire.Progress{Agent: one.Name, Step: "cloning " + one.Workspace})
-		into := filepath.Join(a.host.Clones(), rand.Text())
-		if err := imagecmd.Clone(ctx, a.err, gitclone.Request{URL: from, Ref: ref}, into); err != nil {
+		into := filepath.Join(held.Name(), one.Name)
+		limits := one.Limits.WithDefaults()
+		if err := imagecmd.Clone(ctx, a.err, gitclone.Request{URL: from, Ref: ref, Bytes: limits.DiskBytes, Entries: int(limits.Inodes)}, into); err != nil {
 			return nothing, errors.Join(&client.Error{
 				What: "agents." + one.Name + ".workspace: " + err.Error(), Exit: wire.ExitFailed, Err: err,
 				Mend: "see above what git said; what needs a key or a certificate of your own you clone yourself, and write the folder; nothing was changed",
@@ -56,4 +58,40 @@ func (a *app) clones(ctx context.Context, m *team.Manifest, req *wire.ApplyReque
 		req.Clones[one.Name] = into
 	}
 	return remove, nil
+}
+
+// holdClones makes a folder for this up below dir and holds it with flock(2), and
+// removes those that nobody holds: of an up that was killed.
+func holdClones(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		old, err := os.Open(filepath.Join(dir, e.Name())) // #nosec G304 -- root's own folder
+		if err != nil {
+			continue
+		}
+		if unix.Flock(int(old.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil { // #nosec G115 -- a descriptor
+			err = os.RemoveAll(old.Name())
+		}
+		if err = errors.Join(err, old.Close()); err != nil {
+			return nil, err
+		}
+	}
+	path := filepath.Join(dir, rand.Text())
+	if err := os.Mkdir(path, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(path) // #nosec G304 -- root's own folder
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil { // #nosec G115 -- a descriptor
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }

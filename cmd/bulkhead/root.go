@@ -34,7 +34,7 @@ func (a *app) client() *client.Client { return &client.Client{Socket: a.socket, 
 
 // run is the whole program: it gives the exit code.
 func run(args []string, in, out, errout *os.File) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	a := &app{in: in, out: out, err: errout, host: layout.Default()}
 	a.terminal = term.IsTerminal(int(out.Fd())) // #nosec G115 -- a descriptor

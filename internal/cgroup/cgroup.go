@@ -192,14 +192,10 @@ func (t *Tree) Create(path string, l Limits) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.unified != "" {
-		err = t.createUnified(path)
-	} else {
-		for _, dir := range g.folders() {
-			if err = os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- cgroupfs
-				err = fmt.Errorf("cgroup: make %s: %w", dir, err)
-				break
-			}
+	for range 3 {
+		// Whoever finds the root empty may remove it meanwhile.
+		if err = t.make(g); !errors.Is(err, fs.ErrNotExist) {
+			break
 		}
 	}
 	if err != nil {
@@ -209,6 +205,18 @@ func (t *Tree) Create(path string, l Limits) (*Group, error) {
 		return nil, err
 	}
 	return g, nil
+}
+
+func (t *Tree) make(g *Group) error {
+	if t.unified != "" {
+		return t.createUnified(g.path)
+	}
+	for _, dir := range g.folders() {
+		if err := os.MkdirAll(dir, 0o755); err != nil { // #nosec G301 -- cgroupfs
+			return fmt.Errorf("cgroup: make %s: %w", dir, err)
+		}
+	}
+	return nil
 }
 
 // createUnified makes the root folder and each one on the way to path, and

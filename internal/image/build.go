@@ -90,6 +90,9 @@ func (b *Builder) Layers(ctx context.Context, reference string, limits Limits) (
 	return b.tar(ctx, reference, "pulled-"+hex+"-"+runtime.GOARCH+".tar", bytes.NewReader(request))
 }
 
+// buildDir is where builds work and what they make lies.
+const buildDir = "/var/tmp"
+
 // tar gives what the unprivileged process makes of a request, kept under the
 // name as.
 func (b *Builder) tar(ctx context.Context, what, as string, request io.Reader) (_ *os.File, err error) {
@@ -101,7 +104,7 @@ func (b *Builder) tar(ctx context.Context, what, as string, request io.Reader) (
 	}
 	dir := b.Cache
 	if dir == "" {
-		dir = os.TempDir()
+		dir = buildDir // not in memory
 	} else if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("image: cache: %w", err)
 	}
@@ -170,7 +173,7 @@ func openCached(path string) *os.File {
 
 // fetch runs the unprivileged process.
 func (b *Builder) fetch(ctx context.Context, what string, request io.Reader, out *os.File) (err error) {
-	dir, err := os.MkdirTemp("/var/tmp", "bulkhead-build-") // hundreds of MB: not in memory
+	dir, err := os.MkdirTemp(buildDir, "bulkhead-build-") // hundreds of MB: not in memory
 	if err != nil {
 		return fmt.Errorf("image: %w", err)
 	}

@@ -1,6 +1,7 @@
 package team
 
 import (
+	"net"
 	"net/url"
 	"regexp"
 	"strconv"
@@ -48,6 +49,15 @@ func (r *reader) workspace(p place) string {
 	return s
 }
 
+// CloneHost gives the host:port that a clone of the URL reaches.
+func CloneHost(u *url.URL) string {
+	port := u.Port()
+	if port == "" {
+		port = "443"
+	}
+	return net.JoinHostPort(u.Hostname(), port)
+}
+
 // maxURL is longer than any that a forge gives out.
 const maxURL = 2000
 
@@ -59,7 +69,7 @@ func badClone(s string) string {
 	switch {
 	case err != nil:
 		return "it is no URL"
-	case u.Scheme != "https":
+	case !strings.HasPrefix(s, "https://"):
 		return "only https tells who answers"
 	case u.User != nil:
 		return "it holds credentials"
@@ -72,10 +82,9 @@ func badClone(s string) string {
 	case strings.HasSuffix(s, "#"), u.Fragment != "" && (!refs().MatchString(u.Fragment) || strings.Contains(u.Fragment, "..") || u.EscapedFragment() != u.Fragment):
 		return "what follows the # is no branch or tag"
 	}
-	if p := u.Port(); p != "" {
-		if n, err := strconv.Atoi(p); err != nil || n < 1 || n > 65535 {
-			return "its port is none"
-		}
+	// What cannot be listed under egress cannot be reached from the clone's walls.
+	if _, err := ParseDestination(CloneHost(u)); err != nil {
+		return err.Error()
 	}
 	// Nothing that a terminal, a log or git reads as something else.
 	for _, c := range s {

@@ -112,12 +112,13 @@ func (w *Warden) recoverTeam(ctx context.Context, name string) error {
 			continue // the ledger knows its agents
 		}
 		a, err := w.admit(ctx, t, want)
-		if err == nil {
-			err = a.folders()
-		}
 		if err != nil {
 			w.log.Error("agent not recovered", "team", name, "agent", want.Name, "error", err)
 			continue
+		}
+		if err := a.folders(); err != nil {
+			// It stays the team's: whoever starts it meets the same, and says so.
+			w.log.Error("an agent's folders are not whole", "team", name, "agent", want.Name, "error", err)
 		}
 		w.mu.Lock()
 		t.agents[want.Name] = a

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/host/tree"
 	"bulkhead/internal/layout"
 	"bulkhead/internal/team"
@@ -37,8 +39,8 @@ func (w *Warden) checkClones(wanted []string, given map[string]string) error {
 		}
 	}
 	for name, path := range given {
-		if filepath.Dir(path) != w.host.Clones() {
-			faults = append(faults, fmt.Sprintf("agents.%s.workspace: a clone lies in %s, not in %s", name, filepath.Dir(path), w.host.Clones()))
+		if filepath.Clean(path) != path || filepath.Dir(filepath.Dir(path)) != w.host.Clones() {
+			faults = append(faults, fmt.Sprintf("agents.%s.workspace: a clone lies at %s, not in a folder of %s", name, path, w.host.Clones()))
 		}
 	}
 	if len(faults) == 0 {
@@ -53,6 +55,10 @@ func (a *agentRun) beginWorkspace() error {
 	from := a.Want.Workspace
 	if _, _, url := a.Want.Clone(); url {
 		if from = a.clone; from == "" {
+			// The disk is mounted, and there is none: what was noted does not hold.
+			if err := tree.Remove(a.Place.Cloned()); err != nil {
+				return err
+			}
 			return fmt.Errorf("workspace: %s is not cloned, or not whole; to mend: `sudo bulkhead up` clones it", a.Want.Workspace)
 		}
 	}
@@ -101,8 +107,26 @@ func importWorkspace(from, to string, id uint32) error {
 	if err := tree.Chown(tmp, id, id); err != nil {
 		return err
 	}
+	// It lies on a disk of its own: what is noted elsewhere must not be true before
+	// it is.
+	if err := syncDisk(tmp); err != nil {
+		return err
+	}
 	if err := os.Rename(tmp, to); err != nil {
 		return fmt.Errorf("workspace: put %s in place: %w", filepath.Base(to), err)
+	}
+	return syncDisk(to)
+}
+
+// syncDisk writes out the file system that a folder lies on.
+func syncDisk(path string) error {
+	f, err := os.Open(path) // #nosec G304 -- in a folder of root's
+	if err != nil {
+		return fmt.Errorf("workspace: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	if err := unix.Syncfs(int(f.Fd())); err != nil { // #nosec G115 -- a descriptor
+		return fmt.Errorf("workspace: write out the disk of %s: %w", filepath.Base(path), err)
 	}
 	return nil
 }

@@ -11,6 +11,8 @@ import (
 	"os"
 
 	"bulkhead/internal/image"
+	"bulkhead/internal/team"
+	"bulkhead/internal/terminal"
 	"bulkhead/internal/workspace/gitclone"
 )
 
@@ -26,15 +28,13 @@ func Clone(ctx context.Context, log io.Writer, from gitclone.Request, into strin
 	if err != nil {
 		return err
 	}
-	port := u.Port()
-	if port == "" {
-		port = "443"
-	}
-	b, err := unprivileged(log, "clone")
+	clean := terminal.NewWriter(log) // git passes on what the server says
+	defer func() { err = errors.Join(err, clean.Flush()) }()
+	b, err := unprivileged(clean, "clone")
 	if err != nil {
 		return err
 	}
-	b.Egress = func(context.Context) ([]string, error) { return []string{u.Hostname() + ":" + port}, nil }
+	b.Egress = func(context.Context) ([]string, error) { return []string{team.CloneHost(u)}, nil }
 	request, err := json.Marshal(from)
 	if err != nil {
 		return err
@@ -57,7 +57,7 @@ func Clone(ctx context.Context, log io.Writer, from gitclone.Request, into strin
 			err = errors.Join(err, os.RemoveAll(into))
 		}
 	}()
-	if err := image.Unpack(root, f, image.DefaultLimits()); err != nil {
+	if err := image.Unpack(root, f, image.Limits{Entries: from.Entries, Bytes: from.Bytes, Path: image.DefaultLimits().Path}); err != nil {
 		return fmt.Errorf("lay down the clone of %s: %w", from.URL, err)
 	}
 	return nil

@@ -5,7 +5,6 @@ package gitclone
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +23,9 @@ import (
 type Request struct {
 	URL string `json:"url"`           // https
 	Ref string `json:"ref,omitempty"` // a branch or tag; empty: the default branch
+	// What it may take on a disk: of the agent's own.
+	Bytes   int64 `json:"bytes"`
+	Entries int   `json:"entries"`
 }
 
 // maxSaid is how much of what git printed is shown when it fails.
@@ -33,7 +35,8 @@ const maxSaid = 4096
 // https alone, for redirects as well, and nothing but objects that are whole.
 var safe = []string{
 	"-c", "core.hooksPath=/dev/null", "-c", "protocol.allow=never", "-c", "protocol.https.allow=always",
-	"-c", "transfer.fsckObjects=true", "-c", "submodule.recurse=false", "-c", "credential.helper=", "-c", "core.fsmonitor=false",
+	"-c", "transfer.fsckObjects=true", "-c", "fetch.fsck.badTimezone=ignore", "-c", "fetch.fsck.missingSpaceBeforeDate=ignore", "-c", "fetch.fsck.zeroPaddedFilemode=ignore", // old histories
+	"-c", "submodule.recurse=false", "-c", "credential.helper=", "-c", "core.fsmonitor=false",
 }
 
 // Clone clones into a folder below the current one, which must be empty and its
@@ -52,6 +55,9 @@ func Clone(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if !strings.HasPrefix(r.URL, "https://") || strings.HasPrefix(r.Ref, "-") {
 		return errors.New("clone: request: it takes an https URL and the name of a branch or tag")
 	}
+	if r.Bytes <= 0 || r.Entries <= 0 {
+		return errors.New("clone: request: it says no limit")
+	}
 	dir, err := os.Getwd()
 	if err != nil {
 		return fmt.Errorf("clone: %w", err)
@@ -64,6 +70,11 @@ func Clone(ctx context.Context, in io.Reader, out, log io.Writer) error {
 	if r.Ref != "" {
 		args = append(args, "--branch", r.Ref)
 	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if err := boundFiles(r); err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, "git", append(args, "--", r.URL, to)...) // #nosec G204 -- checked, and after --
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_NOSYSTEM=1", "GIT_CONFIG_GLOBAL=/dev/null", "GIT_TERMINAL_PROMPT=0", "GIT_ASKPASS=/bin/false")
@@ -71,20 +82,37 @@ func Clone(ctx context.Context, in io.Reader, out, log io.Writer) error {
 		cmd.Env = append(cmd.Env, "GIT_SSL_CAINFO="+ca)
 	}
 	cmd.WaitDelay = 5 * time.Second
-	var said bytes.Buffer
+	var said tail
 	cmd.Stdout, cmd.Stderr = &said, &said
-	if err := cmd.Run(); err != nil {
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		r.watch(ctx, dir, cancel)
+	}()
+	err = cmd.Run()
+	why := context.Cause(ctx)
+	cancel(nil)
+	<-watched
+	if err != nil && tooLarge(err) {
+		why = errTooLarge
+	}
+	if errors.Is(why, errTooLarge) {
+		return fmt.Errorf("clone: %s: %w", r.URL, why)
+	}
+	if err != nil {
 		if errors.Is(err, exec.ErrNotFound) {
 			return errors.New("clone: git is not installed on this host: install it, or clone elsewhere and write the folder")
 		}
-		text := said.Bytes()
-		return fmt.Errorf("clone: git clone %s: %w\n%s", r.URL, err, text[max(0, len(text)-maxSaid):])
+		return fmt.Errorf("clone: git clone %s: %w\n%s", r.URL, err, said.last)
 	}
 	root, err := os.OpenRoot(to)
 	if err != nil {
 		return fmt.Errorf("clone: %w", err)
 	}
 	defer func() { _ = root.Close() }()
+	if err := r.fits(dir); err != nil {
+		return fmt.Errorf("clone: %s: %w", r.URL, err)
+	}
 	w := tar.NewWriter(out)
 	if err := w.AddFS(root.FS()); err != nil {
 		return fmt.Errorf("clone: %w", err)
