@@ -82,7 +82,8 @@ func startKillable(t *testing.T, dir string, ask ...string) (*exec.Cmd, *http.Cl
 	socket := filepath.Join(dir, "gateway.sock")
 	return cmd, &http.Client{Transport: &http.Transport{
 		MaxIdleConnsPerHost: 16,
-		DialContext:         func(context.Context, string, string) (net.Conn, error) { return asRuntime(t, socket), nil },
+		// Not asRuntime: a dial that ends its goroutine would leave the caller waiting for ever.
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return dialAsRuntime(socket) },
 	}}
 }
 
