@@ -9,6 +9,9 @@ type MissedRequest struct {
 	After   uint64    `json:"after,omitempty"`
 	Time    time.Time `json:"time,omitzero"`
 	Before  uint64    `json:"before,omitempty"` // 0: to the channel's end
+	From    uint64    `json:"from,omitempty"`   // Next of an answer: to go on there
+	// Lost asks for what is lost instead of messages.
+	Lost bool `json:"lost,omitempty"`
 }
 
 // Missed is the answer. What was sent by the agent itself, while it was no member,
@@ -18,7 +21,8 @@ type Missed struct {
 	// Messages found no place in the agent's queue, in order: the adapter has
 	// them, as dead letters without a try.
 	Messages []Message `json:"messages"`
-	// Lost were given numbers, and the adapter does not have them any more.
+	// Lost were given numbers, and the adapter does not have them any more. Looked
+	// for only when that is asked.
 	Lost []Range `json:"lost,omitempty"`
 	Last uint64  `json:"last_sequence_id"` // of the channel
 	// Anew says that After is of another history of the channel: the adapter's

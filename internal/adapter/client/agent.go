@@ -193,11 +193,24 @@ func (a *Agent) Replay(ctx context.Context, _ string, q adapter.ReplayRequest) (
 	return p, err
 }
 
-// Missed reads what of a channel the agent was never handed.
+// Missed reads what of a channel the agent was never handed. When ctx ends, the
+// adapter stops reading.
 func (a *Agent) Missed(ctx context.Context, _ string, q adapter.MissedRequest) (adapter.Missed, error) {
-	var m adapter.Missed
-	err := a.ask(ctx, protocol.VerbMissed, protocol.Body(q), protocol.VerbMissing, &m)
-	return m, err
+	var out adapter.Missed
+	r, err := a.start(protocol.VerbMissed, protocol.Body(q))
+	if err != nil {
+		return out, err
+	}
+	defer r.end()
+	m, err := r.next(ctx)
+	if err != nil {
+		if ctx.Err() != nil {
+			_ = a.c.Write(0, protocol.VerbCancel, protocol.Body(protocol.Cancel{ID: r.id}))
+		}
+		return out, err
+	}
+	err = protocol.Answer(m, protocol.VerbMissing, who, &out)
+	return out, err
 }
 
 // RequestMembership asks an operator for another membership.

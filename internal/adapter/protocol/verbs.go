@@ -27,8 +27,8 @@ const (
 	VerbChannels = "channels" // -> VerbChannelList [Channels]
 	VerbMissed   = "missed"   // adapter.MissedRequest -> VerbMissing adapter.Missed
 	VerbRequest  = "request"  // adapter.ChannelRequest -> VerbRequested adapter.MembershipRequest
-	// VerbCancel ends the wait of a receive. It has no answer of its own; that
-	// receive is answered, with nothing or with what it had just leased.
+	// VerbCancel ends the wait of a receive, or what a missed reads. It has no answer
+	// of its own; a receive is answered, with nothing or with what it had just leased.
 	VerbCancel = "cancel" // [Cancel]
 )
 

@@ -23,7 +23,7 @@ type session struct {
 	submitted int // drafts since the last commit
 
 	mu    sync.Mutex
-	waits map[uint64]context.CancelFunc // open receives
+	waits map[uint64]context.CancelFunc // open receives and reads of what was missed
 }
 
 func newSession(p *port, c *protocol.Conn) *session {
@@ -128,6 +128,23 @@ func (s *session) wait(ctx context.Context, m wire.Message, work *sync.WaitGroup
 		}()
 		s.answer(ctx, m)
 	})
+}
+
+// cancelable makes a context that `cancel` ends, unless a wait has the same id.
+func (s *session) cancelable(ctx context.Context, id uint64) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, twice := s.waits[id]; twice {
+		return ctx, cancel
+	}
+	s.waits[id] = cancel
+	return ctx, func() {
+		s.mu.Lock()
+		delete(s.waits, id)
+		s.mu.Unlock()
+		cancel()
+	}
 }
 
 func (s *session) cancel(m wire.Message) {
@@ -243,6 +260,8 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 		if err := decode(m, &q); err != nil {
 			return err
 		}
+		ctx, over := s.cancelable(ctx, m.ID)
+		defer over()
 		got, err := s.store.Missed(ctx, s.agent, q)
 		if err != nil {
 			return err

@@ -2,10 +2,10 @@ package store
 
 // death is a new row of the dead letters.
 type death struct {
-	id, message, recipient, at int64
-	attempts                   int
-	reason                     string
-	told                       bool
+	id, message, recipient, channel, at int64
+	attempts                            int
+	reason                              string
+	told                                bool
 }
 
 // give gives a delivery up: it becomes a dead letter of its recipient.
@@ -15,7 +15,7 @@ func (t *txn) give(e *entry, reason string) {
 	t.touch(e)
 	t.lastID.dead++
 	d := &death{
-		id: t.lastID.dead, message: e.id, recipient: e.queue.recipient, at: t.ms(), attempts: e.attempts, reason: reason,
+		id: t.lastID.dead, message: e.id, recipient: e.queue.recipient, channel: e.channel.id, at: t.ms(), attempts: e.attempts, reason: reason,
 		told: t.names[e.sender] == System,
 	}
 	t.deaths = append(t.deaths, d)

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -14,10 +15,17 @@ import (
 // missed asks as a gateway does that has acknowledged up to m.
 func (s *stage) missed(agent, channel string, m Message, before uint64) Missed {
 	s.t.Helper()
-	got, err := s.Missed(s.t.Context(), agent, MissedRequest{Channel: channel, After: m.Sequence, Time: m.Time, Before: before})
-	if err != nil {
-		s.t.Fatal(err)
+	q := MissedRequest{Channel: channel, After: m.Sequence, Time: m.Time, Before: before}
+	got, err := s.Missed(s.t.Context(), agent, q)
+	if err != nil || len(got.Lost) > 0 {
+		s.t.Fatal(got, err)
 	}
+	q.Lost = true
+	lost, err := s.Missed(s.t.Context(), agent, q)
+	if err != nil || len(lost.Messages) > 0 || lost.Anew != got.Anew || lost.Last != got.Last || lost.Next > 0 {
+		s.t.Fatal(lost, err)
+	}
+	got.Lost = lost.Lost
 	return got
 }
 
@@ -213,8 +221,8 @@ func TestMissedComesInPages(t *testing.T) {
 	}
 	var got []uint64
 	pages := 0
-	for after := uint64(0); ; pages++ {
-		m, err := s.Missed(t.Context(), "qa", MissedRequest{Channel: "product", After: after})
+	for from := uint64(0); ; pages++ {
+		m, err := s.Missed(t.Context(), "qa", MissedRequest{Channel: "product", From: from})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -224,23 +232,106 @@ func TestMissedComesInPages(t *testing.T) {
 		if m.Next == 0 {
 			break
 		}
-		after = m.Next - 1
+		from = m.Next
 	}
 	if len(got) != large || got[0] != 1 || got[large-1] != large || pages < 2 {
 		t.Errorf("%d messages in %d pages: %v", len(got), pages, got)
 	}
 }
 
+// What is lost is looked for in pages, and nobody asks in vain for the rest of
+// what is looked through.
+func TestLostNumbersComeInPages(t *testing.T) {
+	s := setUp(t)
+	first := s.send("outsider", note("pm", "first"))
+	seen := s.receive("pm", ReceiveRequest{})[0]
+	s.ack("pm", seen)
+	const n = 2*missedScan + 10
+	if err := s.do(t.Context(), &op{after: func(c *conn) {
+		const rows = `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < ?2)
+			INSERT INTO message SELECT ?1 + i, channel, seq + i, time, sender, randomblob(16), type, priority, reply, root, body FROM message, n WHERE id = ?1`
+		for _, err := range []error{
+			c.exec(rows, 1, n), c.exec("INSERT OR IGNORE INTO place SELECT channel, min(seq), id >> 12 FROM message GROUP BY channel, id >> 12"),
+			c.exec("DELETE FROM message WHERE seq IN (5, 15000, 15001)"),
+		} {
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	q := MissedRequest{Channel: "@outsider+pm", After: first.Sequence, Time: seen.Time, Lost: true}
+	var got []Range
+	pages := 0
+	for ; ; pages++ {
+		m, err := s.Missed(t.Context(), "pm", q)
+		if err != nil || m.Next > 0 && m.Next <= q.From {
+			t.Fatal(m, err)
+		}
+		got = append(got, m.Lost...)
+		if q.From = m.Next; m.Next == 0 {
+			break
+		}
+	}
+	if diff := cmp.Diff([]Range{{5, 5}, {15000, 15001}}, got); diff != "" || pages != 2 {
+		t.Errorf("%d more pages\n%s", pages, diff)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.read(t.Context(), "pm", func(c *conn) error { return s.Adapter.missed(ctx, c, "pm", q, 0, &Missed{}) }); err == nil {
+		t.Error("nobody waits for it any more, and it goes on")
+	}
+}
+
+// A store of an earlier version does not have the channels of its dead letters.
+func TestAnOlderStoreKnowsWhatWasMissed(t *testing.T) {
+	for name, begin := range map[string]func(s *stage){
+		"opened": func(s *stage) { s.open() },
+		"repaired": func(s *stage) {
+			if r, err := Repair(t.Context(), s.Path); err != nil || len(r.Lost) > 0 {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			s.open()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			s.flood(func(body string) Draft { return note("qa", body) }, 3)
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			d := pureGo()
+			c, err := d.writer(s.Path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, sql := range []string{"DROP INDEX dead_missed", "ALTER TABLE dead DROP COLUMN channel", "PRAGMA user_version = 3"} {
+				if err := c.exec(sql); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := c.close(); err != nil {
+				t.Fatal(err)
+			}
+			begin(s)
+			if diff := cmp.Diff([]string{"0", "1", "2"}, said(s.missed("qa", "@pm+qa", Message{}, 0).Messages)); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
 // FuzzMissed asks with any numbers: what comes is in the range and was not handed out.
 func FuzzMissed(f *testing.F) {
-	f.Add("product", uint64(0), int64(0), uint64(0))
-	f.Add("@pm+qa", uint64(1)<<62, int64(1), uint64(3))
+	f.Add("product", uint64(0), int64(0), uint64(0), uint64(0), false)
+	f.Add("@pm+qa", uint64(1)<<62, int64(1), uint64(3), uint64(1)<<62, true)
 	a := fuzzed(f)
 	for range 5 {
 		a.Send(f.Context(), "pm", []Draft{post("product", "x"), note("qa", "x")})
 	}
-	f.Fuzz(func(t *testing.T, channel string, after uint64, at int64, before uint64) {
-		m, err := a.Missed(t.Context(), "qa", MissedRequest{Channel: channel, After: after, Time: time.Unix(0, at), Before: before})
+	f.Fuzz(func(t *testing.T, channel string, after uint64, at int64, before, from uint64, lost bool) {
+		m, err := a.Missed(t.Context(), "qa", MissedRequest{Channel: channel, After: after, Time: time.Unix(0, at), Before: before, From: from, Lost: lost})
 		if err == nil && (len(m.Messages) > 0 || m.Next > 0) {
 			t.Errorf("after %d before %d of %s: %+v", after, before, channel, m)
 		}

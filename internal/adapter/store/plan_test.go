@@ -25,6 +25,7 @@ func TestHotQueriesNeitherScanNorSort(t *testing.T) {
 	for name, sql := range map[string]string{
 		"key": findKey, "sequence": "SELECT root FROM message WHERE " + atPlace, "replay": selectMessage + "WHERE m.id IN (" + fromPlace + ") ORDER BY m.id",
 		"pending": selectPending, "newest": newestOf, "places": deletePlaces, "keys": keysOf,
+		"missed": selectMissed, "lost": seqFromPlace, "first of those from": fromPlace,
 	} {
 		var plan []string
 		if err := c.query("EXPLAIN QUERY PLAN "+sql, func(row []driver.Value) error {

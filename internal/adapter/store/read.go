@@ -27,7 +27,12 @@ const atPlace = `id >> 12 = (SELECT +piece FROM place WHERE channel = ?1 AND fir
 
 // fromPlace are the ids of channel ?1 from sequence ?2 on, at most ?3. In a
 // channel, ids and sequences have the same order.
-const fromPlace = `SELECT m.id FROM place AS p CROSS JOIN message AS m INDEXED BY message_seq ON m.id >> 12 = +p.piece AND m.channel = p.channel AND m.seq >= ?2
+const fromPlace = "SELECT m.id " + ofPlace
+
+// seqFromPlace are their sequences.
+const seqFromPlace = "SELECT m.seq " + ofPlace
+
+const ofPlace = `FROM place AS p CROSS JOIN message AS m INDEXED BY message_seq ON m.id >> 12 = +p.piece AND m.channel = p.channel AND m.seq >= ?2
 	WHERE p.channel = ?1 AND p.first >= coalesce((SELECT max(first) FROM place WHERE channel = ?1 AND first <= ?2), 0) ORDER BY p.first, m.seq LIMIT ?3`
 
 func scanMessage(row []driver.Value) (id int64, m Message) {

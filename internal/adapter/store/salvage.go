@@ -90,7 +90,12 @@ func (s *salvage) lose(format string, args ...any) {
 
 func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 	var rows []row
-	readErr := s.in.query(fmt.Sprintf("SELECT * FROM %s NOT INDEXED WHERE %s BETWEEN ? AND ?", name, key), func(values []driver.Value) error {
+	columns, into := "*", ""
+	if name == "dead" { // mend makes the column that a store of an earlier version has not
+		columns = "id, message, recipient, at, attempts, reason, told, ended, how"
+		into = "(" + columns + ")"
+	}
+	readErr := s.in.query(fmt.Sprintf("SELECT %s FROM %s NOT INDEXED WHERE %s BETWEEN ? AND ?", columns, name, key), func(values []driver.Value) error {
 		r := make(row, len(values))
 		for i, v := range values {
 			if b, ok := v.([]byte); ok {
@@ -103,7 +108,7 @@ func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 	}, from, to)
 	for _, r := range rows {
 		// A damaged page may show a row twice, or values of another type.
-		sql := fmt.Sprintf("INSERT OR IGNORE INTO %s VALUES (?%s)", name, strings.Repeat(", ?", len(r)-1))
+		sql := fmt.Sprintf("INSERT OR IGNORE INTO %s %s VALUES (?%s)", name, into, strings.Repeat(", ?", len(r)-1))
 		if err := s.out.exec(sql, r.args()...); err != nil {
 			if full(err) {
 				return nil, err
@@ -136,6 +141,7 @@ func (s *salvage) mend(unknown []span) error {
 		`UPDATE channel SET last = max(channel.last, m.last), time = max(channel.time, m.time)
 			FROM (SELECT channel, max(seq) AS last, max(time) AS time FROM message GROUP BY channel) AS m WHERE m.channel = channel.id`,
 		placeAll,
+		deadChannels,
 	}
 	for _, sql := range steps {
 		if err := s.out.exec(sql); err != nil {

@@ -11,6 +11,9 @@ const applicationID = 0x426b4d73
 // placeAll makes all rows of place.
 const placeAll = "INSERT INTO place (channel, first, piece) SELECT channel, min(seq), id >> 12 FROM message GROUP BY channel, id >> 12"
 
+// deadChannels gives dead letters of an earlier version their channels.
+const deadChannels = "UPDATE dead SET channel = coalesce((SELECT channel FROM message WHERE message.id = dead.message), 0) WHERE channel = 0"
+
 // migrations lead from one user_version to the next; each is one transaction.
 // One that was released is never changed: a new one is added.
 var migrations = [][]string{{
@@ -113,6 +116,12 @@ var migrations = [][]string{{
 		base    TEXT NOT NULL,    -- the manifest's members when it was approved
 		UNIQUE (channel, agent)
 	) STRICT`,
+}, {
+	// What an agent missed of a channel is found without looking at what it did not
+	// miss, or missed of others: it is asked for while somebody floods.
+	`ALTER TABLE dead ADD COLUMN channel INTEGER NOT NULL DEFAULT 0`,
+	deadChannels,
+	`CREATE INDEX dead_missed ON dead (recipient, channel, message) WHERE ended = 0 AND attempts = 0`,
 }}
 
 // migrate brings a database to the newest schema. A newer one than this

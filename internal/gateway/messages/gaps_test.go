@@ -13,11 +13,13 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
 )
 
@@ -122,6 +124,38 @@ func TestAGapIsReplayedUntilWhatShowedItIsAcknowledged(t *testing.T) {
 	}
 }
 
+// A gap may lie between two deliveries of one answer, before which nothing is missing.
+func TestAGapInsideAnAnswerIsReplayed(t *testing.T) {
+	s := newStage(t)
+	trio := adapter.Draft{Channel: "trio"}
+	s.posted("bob", trio, `"first"`)
+	bodies := make([]string, adapter.QueueSize+1)
+	for i := range bodies {
+		bodies[i] = fmt.Sprint(i + 2)
+	}
+	s.posted("carol", trio, bodies...) // of whose messages 2 and 3 find no place, as bob has one only
+	s.up("alice")
+	s.linked()
+	const ten = `{"max":10,"channel":"trio","lease":3600000000000}`
+	got := s.got(ten)
+	if len(got.Deliveries) != 10 || got.Deliveries[0].Sequence != 1 || got.Deliveries[1].Sequence != 4 || got.Deliveries[9].Sequence != 12 || !slices.Equal(sequences(got.Replayed), []uint64{2, 3}) {
+		t.Fatalf("%+v", got)
+	}
+	// As long as what precedes the gap alone is acknowledged, it comes again.
+	s.settles("ack", fmt.Sprintf(`{"leases":[%q]}`, got.Deliveries[0].Lease))
+	s.settles("refuse", fmt.Sprintf(`{"refusals":[{"lease":%q,"delay":1}]}`, got.Deliveries[1].Lease))
+	again := s.got(`{"max":10,"channel":"trio","wait":10000000000}`)
+	if len(again.Deliveries) != 10 || again.Deliveries[0].Sequence != 4 || !slices.Equal(sequences(again.Replayed), []uint64{2, 3}) {
+		t.Fatalf("%+v", again)
+	}
+	for _, d := range again.Deliveries {
+		s.settles("ack", fmt.Sprintf(`{"leases":[%q]}`, d.Lease))
+	}
+	if next := s.got(ten); len(next.Deliveries) != 10 || next.Deliveries[0].Sequence != 14 || len(next.Replayed) > 0 {
+		t.Errorf("%+v", next)
+	}
+}
+
 // A file that is lost, or of something else, costs a second handing over, no message.
 func TestWhoForgotWhatItHasSeenGetsItAgain(t *testing.T) {
 	s := newStage(t)
@@ -207,6 +241,7 @@ type scripted struct {
 	answers    []adapter.Missed
 	asked      []adapter.MissedRequest
 	err        error
+	slow       bool // it says nothing
 }
 
 func (s *scripted) Receive(context.Context, string, adapter.ReceiveRequest) ([]adapter.Delivery, error) {
@@ -217,8 +252,12 @@ func (s *scripted) Ack(_ context.Context, _ string, leases []string) []error {
 	return make([]error, len(leases))
 }
 
-func (s *scripted) Missed(_ context.Context, _ string, q adapter.MissedRequest) (adapter.Missed, error) {
+func (s *scripted) Missed(ctx context.Context, _ string, q adapter.MissedRequest) (adapter.Missed, error) {
 	s.asked = append(s.asked, q)
+	if s.slow {
+		<-ctx.Done()
+		return adapter.Missed{}, ctx.Err()
+	}
 	if s.err != nil || len(s.answers) == 0 {
 		return adapter.Missed{}, s.err
 	}
@@ -260,16 +299,18 @@ func TestWhatIsAGapAndWhatIsNot(t *testing.T) {
 		"one that comes again":               {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 5, 0)}, nil, nil, 0, 0, nil, 7},
 		"a gap of long ago":                  {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 8, 6)}, nil, nil, 0, 0, nil, 8},
 		"a gap":                              {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 11, 10), delivered("c", 12, 10)}, []adapter.Missed{{Messages: some(8, 3, 1), Last: 12}}, nil, 1, 3, nil, 12},
+		"a gap inside an answer":             {mark{}, []adapter.Delivery{delivered("c", 1, 2), delivered("c", 3, 2), delivered("d", 4, 0), delivered("c", 4, 2)}, []adapter.Missed{{Messages: some(2, 1, 1), Last: 12}}, nil, 1, 1, nil, 4},
 		"gaps in two channels":               {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 9, 8), delivered("d", 9, 8)}, []adapter.Missed{{Messages: some(8, 1, 1), Last: 12}}, nil, 2, 2, nil, 9},
 		"a gap in pages":                     {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 11, 10)}, []adapter.Missed{{Messages: some(8, 1, 1), Next: 9}, {Next: 10}, {Messages: some(10, 1, 1)}}, nil, 3, 2, nil, 11},
 		"a gap that an operator has dropped": {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 11, 10)}, []adapter.Missed{{Last: 12}}, nil, 1, 0, nil, 11},
 		"the adapter does not answer":        {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 11, 10), delivered("c", 12, 10)}, nil, errors.New("gone"), 1, 0, nil, 7},
+		"lost, of a gap that was told":       {mark{Sequence: 7, Time: at, Told: 10}, []adapter.Delivery{delivered("c", 11, 10)}, []adapter.Missed{{Messages: some(10, 1, 1), Lost: []adapter.Range{{From: 8, To: 9}}}}, nil, 1, 1, []string{"messages 8 to 9 are not"}, 11},
 		"messages are lost":                  {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 11, 10)}, []adapter.Missed{{Messages: some(10, 1, 1), Lost: []adapter.Range{{From: 8, To: 9}}}}, nil, 1, 1, []string{"messages 8 to 9 are not in the adapter's store"}, 11},
-		"those of which it was told already": {mark{Sequence: 7, Time: at, Told: 9}, []adapter.Delivery{delivered("c", 11, 10)}, []adapter.Missed{{Messages: some(10, 1, 1), Lost: []adapter.Range{{From: 8, To: 9}}}}, nil, 1, 1, nil, 11},
+		"those of which it was told already": {mark{Sequence: 7, Time: at, Lost: 9}, []adapter.Delivery{delivered("c", 11, 10)}, []adapter.Missed{{Messages: some(10, 1, 1), Lost: []adapter.Range{{From: 8, To: 9}}}}, nil, 1, 1, nil, 11},
 		"the store is an earlier one":        {mark{Sequence: 7, Time: at}, []adapter.Delivery{delivered("c", 3, 8)}, []adapter.Missed{{Anew: true, Last: 3}, {Last: 3}}, nil, 1, 0, []string{"acknowledged message 7"}, 3},
 		"more than an answer holds":          {mark{}, []adapter.Delivery{delivered("c", 1500, 1400)}, []adapter.Missed{{Messages: some(1, 1000, 1), Next: 1001}, {Messages: some(1001, 2, 1)}}, nil, 2, 1000, []string{"from 1001 to before 1500"}, 1500},
 		"more bytes than an answer holds":    {mark{}, []adapter.Delivery{delivered("c", 30, 20)}, []adapter.Missed{{Messages: some(1, 5, 1<<20), Next: 6}, {Messages: some(6, 5, 1<<20)}}, nil, 2, 8, []string{"from 9 to before 30"}, 30},
-		"a gap without end":                  {mark{}, []adapter.Delivery{delivered("c", 1<<40, 1)}, []adapter.Missed{{Next: 5}}, nil, maxPages, 0, []string{"too long to be looked through"}, 1 << 40},
+		"a gap without end":                  {mark{}, []adapter.Delivery{delivered("c", 1<<40, 1)}, []adapter.Missed{{Next: 5}}, nil, maxPages, 0, []string{"from message 5 to before 1099511627776 took too long"}, 1 << 40},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, err := openSeen(t.TempDir())
@@ -290,7 +331,13 @@ func TestWhatIsAGapAndWhatIsNot(t *testing.T) {
 					if len(replayed) != k.replayed || len(from.asked) != k.asked {
 						t.Errorf("%d replayed, asked %d times: %+v", len(replayed), len(from.asked), from.asked)
 					}
-					if k.asked > 0 && (from.asked[0].After != k.mark.Sequence || !from.asked[0].Time.Equal(k.mark.Time) || from.asked[0].Before != k.deliveries[0].Sequence) {
+					before := uint64(0)
+					for _, d := range k.deliveries {
+						if d.Channel == "c" {
+							before = d.Sequence
+						}
+					}
+					if k.asked > 0 && (from.asked[0].After != k.mark.Sequence || !from.asked[0].Time.Equal(k.mark.Time) || from.asked[0].Before != before) {
 						t.Errorf("%+v", from.asked[0])
 					}
 				}
@@ -311,6 +358,98 @@ func TestWhatIsAGapAndWhatIsNot(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// An adapter that is too slow costs one answer its time, not every one.
+func TestWhatCannotBeReadInTimeStaysAGap(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, err := openSeen(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var out strings.Builder
+		m := &Messages{cfg: Config{Agent: "a", Log: record.NewLog("t", &out)}, seen: s}
+		from := &scripted{slow: true, deliveries: []adapter.Delivery{delivered("c", 5, 4), delivered("d", 7, 6), delivered("c", 6, 4)}}
+		all, replayed, err := m.receive(t.Context(), from, adapter.ReceiveRequest{})
+		if err != nil || len(all) != 3 || len(replayed) > 0 || len(from.asked) != 1 {
+			t.Fatalf("%+v, %v, %v; asked %+v", all, replayed, err, from.asked)
+		}
+		m.ack(t.Context(), from, []string{all[0].Lease, all[1].Lease, all[2].Lease})
+		// What could not even be asked for is shown by the next delivery.
+		if c, d := s.of("c").Sequence, s.of("d").Sequence; c != 6 || d != 0 {
+			t.Errorf("the marks are %d and %d", c, d)
+		}
+		if n := strings.Count(out.String(), `"target":"gap"`); n != 1 || !strings.Contains(out.String(), "from message 1 to before 6 took too long") {
+			t.Errorf("told %d times: %s", n, out.String())
+		}
+		// Who went away was handed nothing, and nobody is told.
+		ctx, cancel := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, cancel)
+		from.deliveries = []adapter.Delivery{delivered("d", 8, 6)}
+		all, _, err = m.receive(ctx, from, adapter.ReceiveRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.ack(t.Context(), from, []string{all[0].Lease})
+		if d := s.of("d").Sequence; d != 0 || strings.Count(out.String(), "\n") != 1 {
+			t.Errorf("the mark is %d: %s", d, out.String())
+		}
+	})
+}
+
+func TestComparingGoesOnWhereItStopped(t *testing.T) {
+	s, err := openSeen(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := time.Unix(7, 0).UTC()
+	s.marks["c"], s.marks["new"] = mark{Sequence: 7, Time: at}, mark{}
+	var out strings.Builder
+	m := &Messages{cfg: Config{Agent: "a", Log: record.NewLog("t", &out)}, seen: s}
+	var left comparison
+	left.begin(s.all())
+	from := &scripted{answers: []adapter.Missed{{Next: 100}, {Lost: []adapter.Range{{From: 120, To: 130}}, Next: 200}, {}}}
+	for range 3 {
+		for before := len(from.asked); len(left) > 0 && len(from.asked) == before; {
+			if !m.compare(t.Context(), from, &left) {
+				t.Fatal("it did not answer")
+			}
+		}
+	}
+	want := adapter.MissedRequest{Channel: "c", After: 7, Time: at, Lost: true}
+	second, third := want, want
+	second.From, third.From = 100, 200
+	if diff := cmp.Diff([]adapter.MissedRequest{want, second, third}, from.asked); diff != "" || len(left) > 0 {
+		t.Errorf("%+v\n%s", left, diff)
+	}
+	if n := strings.Count(out.String(), `"target":"gap"`); n != 1 || !strings.Contains(out.String(), "messages 120 to 130 are not") {
+		t.Errorf("told %d times: %s", n, out.String())
+	}
+	// What fails is asked again, after the others, and on another connection from the
+	// mark of then, beside that of now.
+	left.begin(s.all())
+	left = append(left, look{channel: "d", at: mark{Sequence: 1}})
+	from = &scripted{err: errors.New("gone")}
+	if m.compare(t.Context(), from, &left) || len(left) != 2 || left[0].channel != "d" || left[1].channel != "c" {
+		t.Errorf("%+v", left)
+	}
+	left[1].from = 50
+	s.marks["c"] = mark{Sequence: 9, Time: at}
+	for range 2 {
+		left.begin(s.all())
+	}
+	if diff := cmp.Diff(comparison{{channel: "d", at: mark{Sequence: 1}}, {channel: "c", at: mark{Sequence: 7, Time: at, Lost: 130}}, {channel: "c", at: mark{Sequence: 9, Time: at}}},
+		left, cmp.AllowUnexported(look{})); diff != "" {
+		t.Error(diff)
+	}
+	// Whoever is no member any more has nothing to be compared.
+	from = &scripted{err: &deny.Reason{Layer: deny.LayerMessages, Code: deny.MessageNotAllowed}}
+	for range 3 {
+		m.compare(t.Context(), from, &left)
+	}
+	if len(left) > 0 || strings.Count(out.String(), "\n") != 1 {
+		t.Errorf("%+v: %s", left, out.String())
 	}
 }
 

@@ -25,8 +25,10 @@ type mark struct {
 	// Sequence is the last message that it acknowledged, and Time that message's.
 	Sequence uint64    `json:"sequence"`
 	Time     time.Time `json:"time"`
-	// Told is up to where gaps that cannot be filled were told to the operator.
+	// Told is up to where gaps that are not filled were told to the operator, and
+	// Lost messages that are lost.
 	Told uint64 `json:"told,omitempty"`
+	Lost uint64 `json:"lost,omitempty"`
 }
 
 // marks is the form of the file.
@@ -202,15 +204,16 @@ func (s *seen) all() map[string]mark {
 }
 
 // tell says whether a gap up to a sequence is news for the operator, and
-// remembers that it was told.
-func (s *seen) tell(channel string, upTo uint64) bool {
+// remembers in what of the mark that it was told.
+func (s *seen) tell(channel string, upTo uint64, what func(*mark) *uint64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m := s.marks[channel]
-	if upTo <= m.Told {
+	told := what(&m)
+	if upTo <= *told {
 		return false
 	}
-	m.Told = upTo
+	*told = upTo
 	s.set(channel, m)
 	return true
 }

@@ -106,8 +106,8 @@ func serve(dir string) error {
 		Listeners: []string{os.Getenv("BULKHEAD_TEST_AGENT"), protocol.OperatorListener},
 		Agents:    map[string]protocol.Agent{os.Getenv("BULKHEAD_TEST_AGENT"): {GatewayID: id, TokenHash: protocol.HashToken(token)}},
 		Policy: adapter.Policy{
-			Team: "t", Channels: map[string][]string{"all": {"alice", "bob"}, "board": {"bob"}}, Orchestrator: os.Getenv(orchestrator),
-			Agents: map[string]adapter.AgentPolicy{"alice": {To: []string{"alice2", "bob"}, Critical: []adapter.Type{adapter.Escalation}, MaxBytes: senderBytes}, "alice2": {To: []string{"alice"}}, "bob": {To: []string{"alice"}}},
+			Team: "t", Channels: map[string][]string{"all": {"alice", "bob"}, "board": {"bob"}, "trio": {"alice", "bob", "carol"}}, Orchestrator: os.Getenv(orchestrator),
+			Agents: map[string]adapter.AgentPolicy{"alice": {To: []string{"alice2", "bob"}, Critical: []adapter.Type{adapter.Escalation}, MaxBytes: senderBytes}, "alice2": {To: []string{"alice"}}, "bob": {To: []string{"alice"}}, "carol": {}},
 		},
 	}
 	var listeners []*net.UnixListener

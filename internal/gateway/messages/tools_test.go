@@ -25,13 +25,18 @@ func (s *stage) tools() tooltest.Caller {
 // at a time has a socket here.
 func (s *stage) from(agent string, bodies ...string) {
 	s.t.Helper()
+	s.posted(agent, adapter.Draft{To: "alice"}, bodies...)
+}
+
+func (s *stage) posted(agent string, d adapter.Draft, bodies ...string) {
+	s.t.Helper()
 	s.up(agent)
 	c, err := client.Dial(s.t.Context(), filepath.Join(s.dir, agent+".sock"), token)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	for _, body := range bodies {
-		d := adapter.Draft{IdempotencyKey: draftkey.New(), To: "alice", Type: "note", Body: json.RawMessage(body)}
+		d.IdempotencyKey, d.Type, d.Body = draftkey.New(), "note", json.RawMessage(body)
 		if r := c.Send(s.t.Context(), "", []adapter.Draft{d}); r[0].Err != nil {
 			s.t.Fatal(r[0].Err)
 		}
