@@ -192,11 +192,15 @@ func TestWhatFoundNoPlaceIsReplayedAndWhatIsGoneIsTold(t *testing.T) {
 			return got
 		}
 		batch := `n=$0; while [ $n -le $1 ]; do ` + shimMsg + ` msg send --to worker --type count "$n" > /dev/null || exit 1; n=$((n+1)); done`
-		const over = 3
+		const over, between = 3, 2
 		c.Run(t, "exec", "lead", "--", "sh", "-c", batch, "1", strconv.Itoa(adapter.QueueSize+over))
 		first := pending("--wait", "10s", "--lease", "1h")
 		if len(first.Deliveries) != 1 || first.Deliveries[0].Sequence != over+1 || len(first.Replayed) != over || first.Replayed[0].Sequence != 1 || string(first.Replayed[2].Body) != "3" {
 			t.Fatalf("%+v", first)
+		}
+		// While that one is leased, those after it make room: a gap inside of the next answer.
+		for range between {
+			sent(t, c, "lead", "--to", "worker", "--type", "count", "0")
 		}
 		// Whoever is killed: it comes until the delivery is acknowledged, and then no more.
 		if r := msg(t, c, "worker", "refuse", "--delay", "1ms", first.Deliveries[0].Lease); r.Exit != 0 {
@@ -207,14 +211,14 @@ func TestWhatFoundNoPlaceIsReplayedAndWhatIsGoneIsTold(t *testing.T) {
 		}
 		c.Run(t, "restart", "worker")
 		stage.Until(t, "its gateway has the adapter", func() bool { return msg(t, c, "worker", "channels").Exit == 0 })
-		again := pending("--wait", "10s", "--ack")
-		if len(again.Deliveries) != 1 || again.Deliveries[0].Sequence != over+1 || len(again.Replayed) != over {
+		again := pending("--wait", "10s", "--max", "10", "--ack")
+		if len(again.Deliveries) != 10 || again.Deliveries[0].Sequence != over+1 || again.Deliveries[1].Sequence != over+between+2 || len(again.Replayed) != over+between || again.Replayed[over].Sequence != over+2 {
 			t.Fatalf("%+v", again)
 		}
-		if next := pending("--ack"); len(next.Deliveries) != 1 || next.Deliveries[0].Sequence != over+2 || len(next.Replayed) > 0 {
+		if next := pending("--ack"); len(next.Deliveries) != 1 || next.Deliveries[0].Sequence != over+between+11 || len(next.Replayed) > 0 {
 			t.Errorf("%+v", next)
 		}
-		if out := c.Run(t, "dlq", "list", "worker", "--json"); strings.Count(out, `"recipient"`) != over {
+		if out := c.Run(t, "dlq", "list", "worker", "--json"); strings.Count(out, `"recipient"`) != over+between {
 			t.Errorf("a replay changed the dead letters: %s", out)
 		}
 		if a := c.Agent(t, "worker"); a.Gaps != nil {
@@ -234,7 +238,7 @@ func TestWhatFoundNoPlaceIsReplayedAndWhatIsGoneIsTold(t *testing.T) {
 			t.Fatalf("%+v", got)
 		}
 		stage.Until(t, "the gateway has written down what was seen", func() bool {
-			return strings.Contains(stage.Sh(t, "cat $(find /var/lib/bulkhead -path '*/worker/*' -name seen.json)"), `"@lead+worker":{"sequence":`+strconv.Itoa(adapter.QueueSize+over+1))
+			return strings.Contains(stage.Sh(t, "cat $(find /var/lib/bulkhead -path '*/worker/*' -name seen.json)"), `"@lead+worker":{"sequence":`+strconv.Itoa(adapter.QueueSize+over+between+1))
 		})
 		c.Run(t, "down")
 		stage.Sh(t, "cd /var/lib/bulkhead/teams/talk/agents/comm_adapter/data; cat "+copied+" > messages.db; rm -f messages.db-wal messages.db-shm")

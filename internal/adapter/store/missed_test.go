@@ -274,7 +274,7 @@ func TestLostNumbersComeInPages(t *testing.T) {
 			break
 		}
 	}
-	if diff := cmp.Diff([]Range{{5, 5}, {15000, 15001}}, got); diff != "" || pages != 2 {
+	if diff := cmp.Diff([]Range{{From: 5, To: 5}, {From: 15000, To: 15001}}, got); diff != "" || pages != 2 {
 		t.Errorf("%d more pages\n%s", pages, diff)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
