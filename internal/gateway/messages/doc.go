@@ -31,7 +31,7 @@
 // # Gaps
 //
 // What the agent acknowledged last in each channel is kept (seen.go). What the
-// adapter says was missed before a delivery goes out beside it, and what nobody
+// adapter says was missed up to a delivery goes out beside it, and what nobody
 // has any more is told to the operator (gaps.go, docs/decisions/0099).
 //
 // # Who may ask

@@ -94,6 +94,10 @@ func (m *Messages) fill(ctx context.Context, s adapter.Service, g gap, at mark) 
 		if err != nil && errors.Is(context.Cause(ctx), errSlow) {
 			break
 		}
+		if refusedForGood(err) {
+			m.unfilled(g.channel, g.before-1, fmt.Sprintf("messages before %d found no place in the queue, and this agent may not read that channel any more: they stay dead letters", g.before))
+			return out, nil
+		}
 		if err != nil {
 			return out, err
 		}
@@ -253,11 +257,15 @@ func (m *Messages) compareOne(ctx context.Context, s adapter.Service, one look) 
 	ctx, cancel := context.WithTimeout(ctx, answerTimeout)
 	defer cancel()
 	got, err := s.Missed(ctx, m.cfg.Agent, adapter.MissedRequest{Channel: one.channel, After: one.at.Sequence, Time: one.at.Time, From: one.from, Lost: true})
-	var r *deny.Reason
-	if errors.As(err, &r) && r.Code != deny.MessageUnavailable {
+	if refusedForGood(err) {
 		return adapter.Missed{}, nil // it is no member any more
 	}
 	return got, err
+}
+
+func refusedForGood(err error) bool {
+	var r *deny.Reason
+	return errors.As(err, &r) && r.Code != deny.MessageUnavailable
 }
 
 // appendReceived appends the answer of a receive.
