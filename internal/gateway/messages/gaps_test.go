@@ -275,6 +275,13 @@ func delivered(channel string, sequence, lastMissed uint64) adapter.Delivery {
 	}
 }
 
+func leasesOf(all []adapter.Delivery) (out []string) {
+	for _, d := range all {
+		out = append(out, d.Lease)
+	}
+	return out
+}
+
 func some(from, n uint64, size int) (out []adapter.Message) {
 	for i := range n {
 		out = append(out, adapter.Message{Channel: "c", Sequence: from + i, Body: make([]byte, size)})
@@ -342,9 +349,7 @@ func TestWhatIsAGapAndWhatIsNot(t *testing.T) {
 						t.Errorf("%+v", from.asked[0])
 					}
 				}
-				for _, d := range all {
-					leases = append(leases, d.Lease)
-				}
+				leases = append(leases, leasesOf(all)...)
 			}
 			m.ack(t.Context(), from, leases)
 			if got := s.of("c").Sequence; got != k.after {
@@ -376,7 +381,7 @@ func TestWhatCannotBeReadInTimeStaysAGap(t *testing.T) {
 		if err != nil || len(all) != 3 || len(replayed) > 0 || len(from.asked) != 1 {
 			t.Fatalf("%+v, %v, %v; asked %+v", all, replayed, err, from.asked)
 		}
-		m.ack(t.Context(), from, []string{all[0].Lease, all[1].Lease, all[2].Lease})
+		m.ack(t.Context(), from, leasesOf(all))
 		// What could not even be asked for is shown by the next delivery.
 		if c, d := s.of("c").Sequence, s.of("d").Sequence; c != 6 || d != 0 {
 			t.Errorf("the marks are %d and %d", c, d)
@@ -392,7 +397,7 @@ func TestWhatCannotBeReadInTimeStaysAGap(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m.ack(t.Context(), from, []string{all[0].Lease})
+		m.ack(t.Context(), from, leasesOf(all))
 		if d := s.of("d").Sequence; d != 0 || strings.Count(out.String(), "\n") != 1 {
 			t.Errorf("the mark is %d: %s", d, out.String())
 		}
