@@ -97,6 +97,9 @@ func (a *app) showApproval(agent string, p wire.Approval, now time.Time) (cut bo
 	line("asked by", by)
 	line("since", p.Since.UTC().Format(time.RFC3339)+" ("+ago(now.Sub(p.Since))+" ago)")
 	line("until", p.Until.UTC().Format(time.RFC3339))
+	if p.Scope == "" {
+		line("to", "no destination: a grant for longer says --exact or --wide")
+	}
 	line("to", p.Scope)
 	for _, g := range p.Given {
 		fmt.Fprintf(a.out, "  %-9s %s\n", "input", terminal.Line(g.Name+" ("+g.Form+fmt.Sprintf(", %d bytes)", g.Bytes)))
@@ -183,8 +186,9 @@ asked for it. The agent finds the result with execution_inspect.
 --once, the default, is for this call alone. The others give a grant besides, for later
 calls of the same tool by the same caller: --session until the agent's runtime or
 gateway starts anew, --for a time, --always until "bulkhead revoke AGENT GRANT". A grant
-is bound to the destination of the call when it has one (net_http_*); --exact binds it to
-this very input, --wide to nothing. Redirects go wherever the manifest allows.`,
+is bound to the destination of the call, which "bulkhead approvals" shows behind "to";
+--exact binds it to this very input, --wide to nothing. Of a call without a destination
+one of these two has to be said. Redirects go wherever the manifest allows.`,
 		Example: `  sudo bulkhead approve writer xk2m9qa7b
   sudo bulkhead approve writer xk2m9qa7b --for 1h
   sudo bulkhead approve writer xk2m9qa7b --always --exact`,

@@ -18,14 +18,14 @@ const hostile = "hello\x1b[2J\x1b]0;title\a\n  to        good.example:443\u202e\
 
 func sampleApprovals() map[string]any {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	permit := wire.Permit{ID: "gq7xk2m9a", Tool: "net_http_post", Scope: "api.example.com:443", Kind: wire.PermitFor, Until: at.Add(time.Hour), At: at, Execution: "xk2m9qa7b", Uses: 2}
+	permit := wire.Permit{ID: "gq7xk2m9a", Tool: "net_http_post", Scope: "https://api.example.com:443", Kind: wire.PermitFor, Until: at.Add(time.Hour), At: at, Execution: "xk2m9qa7b", Uses: 2}
 	exact := wire.Permit{ID: "gaaaaaaaa", Tool: "db_delete", Digest: strings.Repeat("ab", 32), Token: "TOKEN", Kind: wire.PermitAlways, At: at, By: 1000, Execution: "xaaaaaaaa"}
 	return map[string]any{
 		wire.VerbStatus: sample(),
 		wire.VerbApprovals: wire.ApprovalsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentApprovals{
 			{Agent: "writer", Approvals: []wire.Approval{
 				{
-					ID: "xk2m9qa7b", Tool: "net_http_post", Step: 1, Steps: 1, Scope: "api.example.com:443", Since: at, Until: at.Add(24 * time.Hour), Digest: "ab",
+					ID: "xk2m9qa7b", Tool: "net_http_post", Step: 1, Steps: 1, Scope: "https://api.example.com:443", Since: at, Until: at.Add(24 * time.Hour), Digest: "ab",
 					Given: []wire.Given{{Name: "url", Form: "text", Text: "https://api.example.com/", Bytes: 24}, {Name: "body", Form: "json", Text: `{"a":1`, Bytes: 3000, Cut: true}},
 				},
 				{ID: "xaaaaaaaa.2", Tool: "notify_send", Step: 2, Steps: 3, Token: "TOKEN", Since: at, Until: at.Add(24 * time.Hour), Given: []wire.Given{{Name: "message", Form: "text", Text: hostile, Bytes: 60}}},

@@ -224,12 +224,18 @@ func digestOf(name string, in tool.Input) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func asked(t *tool.Tool, in tool.Input, token string) govern.Asked {
-	a := govern.Asked{Tool: t.Name, Token: token, Digest: digestOf(t.Name, in)}
-	if t.Scope != nil {
-		a.Scope = t.Scope(in)
+// asked is a call as grants look at it. One whose destination cannot be told is no
+// call that anybody could decide about.
+func asked(t *tool.Tool, in tool.Input, token string) (a govern.Asked, reason *deny.Reason) {
+	a = govern.Asked{Tool: t.Name, Token: token, Digest: digestOf(t.Name, in)}
+	if t.Scope == nil {
+		return a, nil
 	}
-	return a
+	a.Scope, reason = t.Scope(in)
+	if reason == nil && a.Scope == "" { // it would be any destination to a grant
+		reason = tool.Refuse(deny.ToolInvalid, t.Name, "where this call goes cannot be told", "name its destination")
+	}
+	return a, reason
 }
 
 type stepKey struct{}
@@ -245,7 +251,10 @@ func (e *Executions) Pass(ctx context.Context, c *tool.Call, input []byte, whole
 	if !e.cfg.Asks(c.Tool.Name) {
 		return "", nil
 	}
-	a := asked(c.Tool, c.In, c.Caller.Token)
+	a, reason := asked(c.Tool, c.In, c.Caller.Token)
+	if reason != nil {
+		return "", reason
+	}
 	if !whole {
 		a.Digest = "" // a grant for one input does not know the rest
 	}

@@ -103,7 +103,15 @@ func (b *bench) open() {
 		},
 	}, tool.Tool{
 		Name: "net_http_post", Group: tool.Network, Effect: true, Fields: []tool.Field{text("url"), {Name: "body", Type: tool.Any}},
-		Scope: func(in tool.Input) string { host, _, _ := strings.Cut(in.String("url"), "/"); return host },
+		Scope: func(in tool.Input) (string, *deny.Reason) {
+			host, _, _ := strings.Cut(in.String("url"), "/")
+			if strings.Contains(host, " ") {
+				r := tool.Refuse(deny.ToolInvalid, "url", "the input is not what this tool takes", "mend it")
+				r.Fields = []deny.Field{{Name: "url", Why: "it has a space in it"}}
+				return "", r
+			}
+			return host, nil
+		},
 		Run: func(context.Context, *tool.Call) (any, error) {
 			b.sent.Add(1)
 			return map[string]int{"status": 200}, nil
@@ -160,7 +168,7 @@ func (b *bench) decide(q wire.DecideRequest) (*wire.DecideResult, *deny.Reason) 
 
 func (b *bench) approve(id, kind string) *wire.DecideResult {
 	b.t.Helper()
-	q := wire.DecideRequest{ID: id, Approve: true, Kind: kind}
+	q := wire.DecideRequest{ID: id, Approve: true, Kind: kind, Wide: kind != "" && kind != wire.PermitOnce}
 	if kind == wire.PermitFor {
 		q.For = time.Minute
 	}
@@ -427,6 +435,49 @@ func TestGrants(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Of a call whose destination cannot be told nobody could give but a grant for any.
+func TestACallWhoseDestinationCannotBeToldIsNotKept(t *testing.T) {
+	b := start(t, nil)
+	for input, field := range map[string]string{`{"url":"a.example :443/x"}`: "url", `{"url":""}`: "", `{"url":"/x"}`: ""} {
+		if _, r := b.try("", "net_http_post", input); r == nil || r.Code != deny.ToolInvalid || field != "" && (len(r.Fields) != 1 || r.Fields[0].Name != field) {
+			t.Errorf("%s: %v", input, r)
+		}
+		want := "steps[0].input"
+		if field != "" {
+			want += "." + field
+		}
+		if _, r := b.try("", "execution_start", `{"steps":[{"tool":"net_http_post","input":`+input+`}]}`); r == nil || r.Code != deny.ToolInvalid || r.Fields[0].Name != want {
+			t.Errorf("%s as a step: %v", input, r)
+		}
+	}
+	if list, r := b.e.Approvals(t.Context(), ""); r != nil || len(list) != 0 || b.sent.Load() != 0 {
+		t.Errorf("%+v, %v", list, r)
+	}
+}
+
+// A grant without a destination is for any: nobody gives it without saying so.
+func TestAGrantForACallWithoutADestinationIsSaid(t *testing.T) {
+	b := start(t, nil)
+	id := b.ask("notify_send", `{"message":"x"}`)
+	for _, q := range []wire.DecideRequest{{Kind: wire.PermitSession}, {Kind: wire.PermitFor, For: time.Hour}, {Kind: wire.PermitAlways}} {
+		q.ID, q.Approve = id, true
+		if _, r := b.decide(q); r == nil || r.Code != deny.ToolInvalid || !strings.Contains(r.Mend, "--exact") {
+			t.Errorf("%s: %v", q.Kind, r)
+		}
+	}
+	if s := b.inspect(id); s.State != Waiting || len(b.book.List()) != 0 {
+		t.Fatalf("%+v, %+v", s, b.book.List())
+	}
+	if _, r := b.decide(wire.DecideRequest{ID: id, Approve: true, Kind: wire.PermitAlways, Exact: true}); r != nil {
+		t.Fatal(r)
+	}
+	b.until(id, Completed)
+	if _, r := b.try("", "notify_send", `{"message":"x"}`); r != nil {
+		t.Error(r)
+	}
+	b.ask("notify_send", `{"message":"y"}`)
 }
 
 func TestADecisionThatMakesNoSenseChangesNothing(t *testing.T) {

@@ -107,7 +107,7 @@ func (e *Executions) next(id string) error {
 }
 
 // unchanged says whether the input means to the tool what it meant when it was asked
-// for: a newer program may read it otherwise.
+// for: a newer program may read it otherwise, a newer manifest send it elsewhere.
 func unchanged(calls *tool.Dispatcher, s *step, input []byte) *deny.Reason {
 	t := calls.Find(s.tool)
 	if t == nil {
@@ -117,8 +117,12 @@ func unchanged(calls *tool.Dispatcher, s *step, input []byte) *deny.Reason {
 	if reason != nil {
 		return reason
 	}
-	if digestOf(t.Name, in) != s.digest {
-		return tool.Refuse(deny.ToolConflict, s.tool, "this build reads the input otherwise than it was read when it was asked for", "ask again")
+	a, reason := asked(t, in, "")
+	if reason != nil {
+		return reason
+	}
+	if a.Digest != s.digest || a.Scope != s.scope {
+		return tool.Refuse(deny.ToolConflict, s.tool, "the input means something else to this build or manifest than when it was asked for", "ask again")
 	}
 	return nil
 }

@@ -90,7 +90,16 @@ func (e *Executions) steps(x *execution, c *tool.Call) (inputs [][]byte, reason 
 			}
 			continue
 		}
-		a := asked(t, parsed, c.Caller.Token)
+		a, bad := asked(t, parsed, c.Caller.Token)
+		if bad != nil {
+			for _, f := range bad.Fields {
+				fault(n, "input."+f.Name, "%s", f.Why)
+			}
+			if len(bad.Fields) == 0 {
+				fault(n, "input", "%s", bad.Why)
+			}
+			continue
+		}
 		x.steps = append(x.steps, step{n: n, tool: name, digest: a.Digest, scope: a.Scope, state: pending})
 		inputs = append(inputs, raw)
 	}

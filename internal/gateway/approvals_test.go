@@ -226,7 +226,7 @@ func TestOnlyTheGrantsSocketDecides(t *testing.T) {
 	}
 	text, _ = post(client, "fs_write", `{"path":"a.txt","text":"y"}`)
 	var res wire.DecideResult
-	if err := operator(socket, wire.VerbDecide, wire.DecideRequest{ID: envelope(t, text).ExecutionID, Approve: true, Kind: wire.PermitSession, By: 5}, &res); err != nil || res.Grant == nil || res.Grant.By != 5 {
+	if err := operator(socket, wire.VerbDecide, wire.DecideRequest{ID: envelope(t, text).ExecutionID, Approve: true, Kind: wire.PermitSession, Wide: true, By: 5}, &res); err != nil || res.Grant == nil || res.Grant.By != 5 {
 		t.Fatalf("%+v, %v", res, err)
 	}
 	if code := put(); code != http.StatusOK {

@@ -47,7 +47,7 @@ const MaxFor = 365 * 24 * time.Hour
 // Asked is a call, as grants look at it.
 type Asked struct {
 	Tool   string
-	Scope  string // the destination; empty: it has none
+	Scope  string // the destination; empty: its tool has none
 	Digest string // of the input
 	Token  string // of the caller; empty: the agent itself
 }
@@ -182,6 +182,8 @@ func NewPermit(q wire.DecideRequest, a Asked, execution string, now time.Time) (
 		p.Digest = a.Digest
 	case q.Wide:
 		p.Scope = ""
+	case p.Scope == "": // without a word it would be for any input
+		return invalid("this call has no destination that a grant could be bound to", "say --exact for this very input, --wide for any, or approve this call alone")
 	}
 	return p, nil
 }

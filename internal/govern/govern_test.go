@@ -40,18 +40,18 @@ func TestAsManyGrantsAsMay(t *testing.T) {
 	b, _ := open(t, &now)
 	a := Asked{Tool: "mem_set"}
 	for range maxPermits - 1 {
-		if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitAlways}, a); err != nil {
+		if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitAlways, Wide: true}, a); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitFor, For: time.Minute}, a); err != nil {
+	if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitFor, For: time.Minute, Wide: true}, a); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitAlways}, a); err == nil {
+	if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitAlways, Wide: true}, a); err == nil {
 		t.Error("there is no bound")
 	}
 	now = now.Add(time.Minute) // one is over, and gives its place back
-	if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitAlways}, a); err != nil {
+	if _, err := give(t, b, wire.DecideRequest{Kind: wire.PermitAlways, Wide: true}, a); err != nil {
 		t.Error(err)
 	}
 	if n := len(b.List()); n != maxPermits {
@@ -102,6 +102,12 @@ func TestACallIsCoveredExactlyWhenAGrantSaysSo(t *testing.T) {
 					m.until = now.Add(q.For)
 				}
 				p, err := give(t, b, q, m.a)
+				if m.a.Scope == "" && !m.exact && !m.wide {
+					if err == nil {
+						rt.Fatalf("%+v: a grant for any input that nobody asked for", p)
+					}
+					return
+				}
 				if err != nil {
 					rt.Fatal(err)
 				}
@@ -133,7 +139,7 @@ func TestACallIsCoveredExactlyWhenAGrantSaysSo(t *testing.T) {
 				want := false
 				for _, m := range all {
 					want = want || !m.revoked && !m.over && (m.until.IsZero() || now.Before(m.until)) && m.a.Tool == a.Tool && m.a.Token == a.Token &&
-						(!m.exact || m.a.Digest == a.Digest) && (m.wide || m.a.Scope == "" || m.a.Scope == a.Scope)
+						(!m.exact || m.a.Digest == a.Digest) && (m.wide || m.a.Scope == "" && m.exact || m.a.Scope == a.Scope)
 				}
 				if by, got := b.Find(a); got != want || got != (by != "") {
 					rt.Fatalf("%+v is covered: %t (%s), want %t", a, got, by, want)
@@ -157,13 +163,14 @@ func check(t *rapid.T, err error) {
 
 // FuzzNewPermit holds that whatever is asked for, a grant is no wider than the call.
 func FuzzNewPermit(f *testing.F) {
-	f.Add("for", int64(time.Hour), true, false)
-	f.Add("always", int64(0), false, true)
-	f.Add("once", int64(-1), false, false)
-	f.Add("FOR", int64(1<<62), true, true)
-	f.Fuzz(func(t *testing.T, kind string, span int64, exact, wide bool) {
+	f.Add("for", int64(time.Hour), true, false, "h:443")
+	f.Add("always", int64(0), false, true, "h:443")
+	f.Add("always", int64(0), false, false, "")
+	f.Add("once", int64(-1), false, false, "h:443")
+	f.Add("FOR", int64(1<<62), true, true, "")
+	f.Fuzz(func(t *testing.T, kind string, span int64, exact, wide bool, scope string) {
 		now := time.UnixMilli(1_800_000_000_000)
-		a := Asked{Tool: "t", Scope: "h:443", Digest: "d", Token: "k"}
+		a := Asked{Tool: "t", Scope: scope, Digest: "d", Token: "k"}
 		p, r := NewPermit(wire.DecideRequest{Kind: kind, For: time.Duration(span), Exact: exact, Wide: wide}, a, "x", now)
 		switch {
 		case r != nil:
@@ -177,7 +184,7 @@ func FuzzNewPermit(f *testing.F) {
 			}
 			return
 		}
-		if p.Tool != "t" || p.Token != "k" || p.Scope != "h:443" && !wide || exact != (p.Digest != "") || exact && wide ||
+		if p.Tool != "t" || p.Token != "k" || p.Scope != scope && !wide || scope == "" && !exact && !wide || exact != (p.Digest != "") || exact && wide ||
 			(p.Kind == wire.PermitFor) != !p.Until.IsZero() || !p.Until.IsZero() && (!p.Until.After(now) || p.Until.After(now.Add(MaxFor))) {
 			t.Fatalf("%+v", p)
 		}

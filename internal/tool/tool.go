@@ -49,8 +49,9 @@ type Tool struct {
 	// MaxInput bounds the bytes of its input's JSON; 0: DefaultInput.
 	MaxInput int64
 	// Scope is what a grant for calls of this tool can be bound to, beside the very
-	// input: "api.example.com:443" of a URL; nil, or empty: nothing.
-	Scope func(in Input) string
+	// input: "https://api.example.com:443" of a URL. It is never empty: an input whose
+	// destination cannot be told is refused, as the tool would. nil: there is none.
+	Scope func(in Input) (string, *deny.Reason)
 	// Run does it. The answer is marshalled as JSON, but an [Answer]. A *deny.Reason in the error's
 	// chain is what the agent gets; any other error is told as tools.failed,
 	// without its text, which goes to the log.

@@ -33,7 +33,7 @@ type Approval struct {
 	Tool   string    `json:"tool"`
 	Step   int       `json:"step"`            // from 1
 	Steps  int       `json:"steps"`           // 1: a call by itself
-	Scope  string    `json:"scope,omitempty"` // the destination that a grant can be bound to
+	Scope  string    `json:"scope,omitempty"` // the destination that a grant can be bound to; empty: it says exact or wide
 	Token  string    `json:"token,omitempty"` // with which it was asked; empty: by the agent itself
 	Since  time.Time `json:"since"`
 	Until  time.Time `json:"until"` // nobody having decided, it is not done

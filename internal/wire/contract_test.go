@@ -105,9 +105,9 @@ func TestProtocolContract(t *testing.T) {
 	add(GrantsProtocol, GrantsVersion, 1, VerbGrants, Grants{Grants: []Grant{{Target: "files.example.com:443", Until: expires, Once: true, Spent: true, At: expires}}})
 	g := func(verb string, body any) { add(GrantsProtocol, GrantsVersion, 1, verb, body) }
 	given := []Given{{Name: "url", Form: "text", Text: "https://api.example.com/", Bytes: 24}}
-	permit := Permit{ID: "gq7xk2m9a", Tool: "net_http_post", Scope: "api.example.com:443", Kind: PermitFor, Until: expires, At: expires, By: 1000, Execution: "xk2m9qa7b", Uses: 2}
+	permit := Permit{ID: "gq7xk2m9a", Tool: "net_http_post", Scope: "https://api.example.com:443", Kind: PermitFor, Until: expires, At: expires, By: 1000, Execution: "xk2m9qa7b", Uses: 2}
 	g(VerbApprovals, ApprovalsRequest{ID: "xk2m9qa7b"})
-	g(VerbOK, AgentApprovals{Agent: "writer", Approvals: []Approval{{ID: "xk2m9qa7b", Tool: "net_http_post", Step: 1, Steps: 1, Scope: "api.example.com:443", Since: expires, Until: expires, Digest: "ab", Given: given}}})
+	g(VerbOK, AgentApprovals{Agent: "writer", Approvals: []Approval{{ID: "xk2m9qa7b", Tool: "net_http_post", Step: 1, Steps: 1, Scope: "https://api.example.com:443", Since: expires, Until: expires, Digest: "ab", Given: given}}})
 	g(VerbDecide, DecideRequest{Team: "pair", Agent: "writer", ID: "xk2m9qa7b", Approve: true, Kind: PermitFor, For: time.Hour, By: 1000})
 	g(VerbOK, DecideResult{SchemaVersion: 1, Agent: "writer", ID: "xk2m9qa7b", Tool: "net_http_post", Approved: true, State: "queued", Grant: &permit})
 	g(VerbPermits, struct{}{})

@@ -144,7 +144,7 @@ func person(t *testing.T, c stage.CLI) {
 
 	t.Run("grants go on until they end", func(t *testing.T) {
 		id := waits(t, c, "mem_incr", `{"key":"g"}`)
-		c.Run(t, "approve", "writer", id, "--session")
+		c.Run(t, "approve", "writer", id, "--session", "--wide")
 		stage.Until(t, "it is done", func() bool { return inspected(t, c, id).State == execution.Completed })
 		if r := call(t, c, "writer", "mem_incr", `{"key":"other"}`); r.Exit != 0 {
 			t.Errorf("the grant does not cover the next call: %s", r)
@@ -159,7 +159,7 @@ func person(t *testing.T, c stage.CLI) {
 			t.Errorf("the gateway was started anew, too: %d", now)
 		}
 		id = waits(t, c, "mem_incr", `{"key":"other"}`) // the session is over
-		c.Run(t, "approve", "writer", id, "--always")
+		c.Run(t, "approve", "writer", id, "--always", "--wide")
 		grants := grantsOf(t, c)
 		if len(grants) != 1 || grants[0].Tool != "mem_incr" || grants[0].Kind != wire.PermitAlways {
 			t.Fatalf("%+v", grants)

@@ -194,7 +194,11 @@ func (t *Tools) failed(ctx context.Context, c *tool.Call, to string, err error) 
 }
 
 func invalid(c *tool.Call, faults ...deny.Field) *deny.Reason {
-	r := tool.Refuse(deny.ToolInvalid, c.What(), "the input is not what this tool takes", "mend the fields that are named")
+	return misread(c.What(), faults...)
+}
+
+func misread(what string, faults ...deny.Field) *deny.Reason {
+	r := tool.Refuse(deny.ToolInvalid, what, "the input is not what this tool takes", "mend the fields that are named")
 	r.Fields = faults
 	return r
 }

@@ -16,16 +16,34 @@ type Resolved struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
+// hostname is the name that is asked about, or why there is none.
+func hostname(in tool.Input) (h dial.Host, why string) {
+	h, err := dial.Normalise(in.String("hostname"))
+	switch {
+	case err != nil:
+		return h, err.Error()
+	case h.Name == "":
+		return h, "it is an address already"
+	}
+	return h, ""
+}
+
+// nameScope is to what a grant to resolve may be bound: the name.
+func nameScope(in tool.Input) (string, *deny.Reason) {
+	h, why := hostname(in)
+	if why != "" {
+		return "", misread("hostname", deny.Field{Name: "hostname", Why: why})
+	}
+	return h.Name, nil
+}
+
 // resolve answers with what a connection would use: the pinned addresses. A
 // name that is not listed is not asked about, so nothing is told to its owner's
 // servers.
 func (t *Tools) resolve(ctx context.Context, c *tool.Call) (any, error) {
-	h, err := dial.Normalise(c.In.String("hostname"))
-	if err != nil {
-		return nil, invalid(c, deny.Field{Name: "hostname", Why: err.Error()})
-	}
-	if h.Name == "" {
-		return nil, invalid(c, deny.Field{Name: "hostname", Why: "it is an address already"})
+	h, why := hostname(c.In)
+	if why != "" {
+		return nil, invalid(c, deny.Field{Name: "hostname", Why: why})
 	}
 	if reason := narrow(c, h, h.Name); reason != nil {
 		return nil, reason

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
 	"bulkhead/internal/tool"
 )
@@ -41,12 +42,12 @@ func (t target) authority() string {
 
 // scope is the destination of a call, as the exchange reads it: to what a grant may
 // be bound. Redirects go where the manifest allows.
-func scope(in tool.Input) string {
+func scope(in tool.Input) (string, *deny.Reason) {
 	t, err := parseTarget(in.String("url"))
 	if err != nil {
-		return "" // the tool refuses it
+		return "", misread("url", deny.Field{Name: "url", Why: err.Error()})
 	}
-	return t.destination()
+	return t.origin(), nil
 }
 
 // String is the URL as an answer shows it.

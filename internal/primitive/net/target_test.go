@@ -6,8 +6,10 @@ import (
 	"strings"
 	"testing"
 
+	"bulkhead/internal/deny"
 	"bulkhead/internal/dial"
 	"bulkhead/internal/primitive/net"
+	"bulkhead/internal/tool"
 )
 
 // FuzzURL holds the reader against net/url: whatever both take leads to the
@@ -61,4 +63,26 @@ func FuzzRedirect(f *testing.F) {
 			t.Fatalf("%q leads to %s by %s", location, to, scheme)
 		}
 	})
+}
+
+// TestScope holds that a grant is bound to what the exchange reads, scheme and all, and
+// that what it does not read has no scope to be bound to.
+func TestScope(t *testing.T) {
+	for raw, want := range map[string]string{
+		"https://API.example.com/x?q": "https://api.example.com:443", "https://h:8443": "https://h:8443", "http://h:8443/": "http://h:8443", "http://h": "http://h:80",
+		"https://h ": "", "https://h:0443/": "", "https://h\\@evil/": "", "h:443": "", "": "",
+	} {
+		for _, row := range net.New(net.Config{}).List() {
+			if row.Scope == nil {
+				t.Fatalf("%s has no scope", row.Name)
+			}
+			if !strings.HasPrefix(row.Name, "net_http_") {
+				continue
+			}
+			got, reason := row.Scope(tool.Input{"url": raw})
+			if got != want || (got == "") != (reason != nil) || reason != nil && (reason.Code != deny.ToolInvalid || reason.Fields[0].Name != "url") {
+				t.Errorf("%s %q: %q, %v", row.Name, raw, got, reason)
+			}
+		}
+	}
 }

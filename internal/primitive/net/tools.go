@@ -106,7 +106,7 @@ func (t *Tools) List() []tool.Tool {
 		row("net_http_put", http.MethodPut, "Send a body to a URL by HTTP PUT."+answer, url, headers, body, binary),
 		row("net_http_delete", http.MethodDelete, "Send an HTTP DELETE to a URL."+answer, url, headers),
 		{
-			Name: "net_dns_resolve", Group: tool.Network, Run: t.resolve,
+			Name: "net_dns_resolve", Group: tool.Network, Run: t.resolve, Scope: nameScope,
 			Summary: "Give the addresses of a host name that the agent's manifest lists: those that a connection to it would use.",
 			Fields:  []tool.Field{{Name: "hostname", Type: tool.String, Required: true, Min: 1, Max: maxName + 1, Shown: true, Doc: "a DNS name"}},
 		},

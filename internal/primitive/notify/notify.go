@@ -78,7 +78,7 @@ func New(cfg Config) *Notify {
 // Tools are the tools of the group.
 func (n *Notify) Tools() []tool.Tool {
 	return []tool.Tool{{
-		Name: "notify_send", Group: tool.Notices, Effect: true, Run: n.send,
+		Name: "notify_send", Group: tool.Notices, Effect: true, Run: n.send, Scope: n.scope,
 		Summary: "Tell a person: the operator of this host, or a webhook that the manifest lists.",
 		Fields: []tool.Field{
 			{Name: "channel", Type: tool.String, Enum: []string{"operator", "webhook"}, Default: "operator", Shown: true, Doc: "Who is told"},
@@ -98,8 +98,27 @@ type Notice struct {
 	Message string `json:"message"`
 }
 
+// scope is who is told, as a grant may be bound to it: "operator", or the webhook.
+func (n *Notify) scope(in tool.Input) (string, *deny.Reason) {
+	if in.String("channel") == "operator" {
+		return "operator", nil
+	}
+	to := in.String("to")
+	if to == "" && len(n.cfg.Webhooks) == 1 {
+		to = n.cfg.Webhooks[0]
+	}
+	if !slices.Contains(n.cfg.Webhooks, to) {
+		return "", tool.Refuse(deny.ToolNotAllowed, "notify_send", "the manifest lists no such webhook", "name one of tools.webhooks of agents."+n.cfg.Agent+" in bulkhead.yaml, as it is written there")
+	}
+	return to, nil
+}
+
 func (n *Notify) send(ctx context.Context, c *tool.Call) (any, error) {
-	channel, to := c.In.String("channel"), c.In.String("to")
+	channel := c.In.String("channel")
+	to, reason := n.scope(c.In)
+	if reason != nil {
+		return nil, reason
+	}
 	if channel == "operator" {
 		if err := c.Begin(ctx); err != nil {
 			return nil, err
@@ -108,12 +127,6 @@ func (n *Notify) send(ctx context.Context, c *tool.Call) (any, error) {
 			Agent: n.cfg.Agent, Kind: record.Life, Verdict: record.Allowed, Target: record.Notice, Detail: plain(c.In.String("subject"), c.In.String("message")),
 		})
 		return map[string]any{"channel": channel, "sent": true}, nil
-	}
-	if to == "" && len(n.cfg.Webhooks) == 1 {
-		to = n.cfg.Webhooks[0]
-	}
-	if !slices.Contains(n.cfg.Webhooks, to) {
-		return nil, tool.Refuse(deny.ToolNotAllowed, c.What(), "the manifest lists no such webhook", "name one of tools.webhooks of agents."+n.cfg.Agent+" in bulkhead.yaml, as it is written there")
 	}
 	if err := c.Begin(ctx); err != nil {
 		return nil, err

@@ -13,6 +13,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
+	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/tooltest"
 )
 
@@ -80,4 +81,26 @@ func TestAWebhookIsPostedToThroughTheDialerAndNoRedirectIsFollowed(t *testing.T)
 	refuse = true
 	c.Denied(deny.NotListed, "notify_send", `{"channel":"webhook","message":"hello"}`)
 	c.Denied(deny.ToolNotAllowed, "notify_send", `{"channel":"webhook","message":"hello","to":"`+listed+`?x"}`)
+}
+
+// A grant is for who was told, and not for whoever is listed.
+func TestScopeIsWhoIsTold(t *testing.T) {
+	one, two := "https://a.example/x", "https://b.example/x"
+	for _, k := range []struct {
+		listed []string
+		in     tool.Input
+		want   string
+	}{
+		{nil, tool.Input{"channel": "operator"}, "operator"},
+		{nil, tool.Input{"channel": "webhook"}, ""},
+		{[]string{one}, tool.Input{"channel": "webhook"}, one},
+		{[]string{one, two}, tool.Input{"channel": "webhook"}, ""},
+		{[]string{one, two}, tool.Input{"channel": "webhook", "to": two}, two},
+		{[]string{one}, tool.Input{"channel": "webhook", "to": "operator"}, ""},
+	} {
+		got, reason := New(Config{Agent: "a", Webhooks: k.listed}).Tools()[0].Scope(k.in)
+		if got != k.want || (got == "") != (reason != nil) || reason != nil && reason.Code != deny.ToolNotAllowed {
+			t.Errorf("%v %v: %q, %v", k.listed, k.in, got, reason)
+		}
+	}
 }
