@@ -110,8 +110,31 @@ func askable() (out []string) {
 	return out
 }
 
-// checkAsk refuses to ask for what the agent may not call at all. p is where the
-// manifest speaks of it.
+// alike are the tools that do what a tool does, some of it for all of them: while one
+// of these is not asked for, who may not do it does it in another way. Tools that call
+// others (proc_schedule, execution_start) are not among them, since each such call is
+// asked for by itself; nor are the methods of net, which a server tells apart, and
+// whose destinations the runtime's own proxy reaches anyway.
+var alike = map[string][]string{
+	"db_query":       {"db_transaction"},
+	"db_transaction": {"db_query"},
+	"db_insert":      {"db_query", "db_transaction"},
+	"db_update":      {"db_query", "db_transaction"},
+	"db_delete":      {"db_query", "db_transaction"},
+	"mem_set":        {"mem_incr"},              // a number
+	"mem_incr":       {"mem_set"},               // the sum
+	"mem_delete":     {"mem_set", "mem_expire"}, // by a value, or a second
+	"mem_expire":     {"mem_set", "mem_delete"}, // a value has a time to live
+	"mem_forget":     {"mem_remember"},          // 20 versions are kept
+	"vec_delete":     {"vec_upsert"},            // of the same id
+	"fs_delete":      {"fs_write"},              // nothing, over what was there
+	"fs_mkdir":       {"fs_write"},              // makes folders that are missing
+	"proc_execute":   {"proc_spawn"},
+	"proc_spawn":     {"proc_execute"},
+}
+
+// checkAsk refuses to ask for what the agent may not call at all, and for what it may
+// do in another way unasked. p is where the manifest speaks of it.
 func (r *reader) checkAsk(p place, a *Agent) {
 	if a.Ask == nil {
 		return
@@ -129,6 +152,17 @@ func (r *reader) checkAsk(p place, a *Agent) {
 		}
 		if !contains(allowed, string(group)) && !slices.ContainsFunc(of, func(one string) bool { return contains(allowed, one) }) {
 			r.fault(p, "add "+s+" to tools.allow of "+clip(a.Name)+", or remove it from ask.tools", "ask.tools names %s, which %s may not call at all", s, clip(a.Name))
+			continue
+		}
+		var unasked []string
+		for _, one := range alike[s] { // a group that is asked for is asked for whole
+			if (contains(allowed, one) || contains(allowed, string(toolname.GroupOf(one)))) && !a.Ask.Asks(one) {
+				unasked = append(unasked, one)
+			}
+		}
+		if len(unasked) > 0 {
+			names := strings.Join(unasked, " and ")
+			r.fault(p, "add "+names+" to ask.tools (or the group "+string(group)+"), or leave it out of tools.allow of "+clip(a.Name), "ask.tools names %s, but %s may do the same by %s without asking", s, clip(a.Name), names)
 		}
 	}
 }

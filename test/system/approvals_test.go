@@ -15,7 +15,7 @@ import (
 
 // withAsk is [pair] whose writer needs a person for two of its tools.
 func withAsk(kind engine.Kind) string {
-	return strings.Replace(withEngine(kind), "    role: writes\n", "    role: writes\n    tools: {allow: [mem, notify], ratePerMinute: 5000}\n    ask: {tools: [mem_incr, notify_send], waiting: 8}\n", 1)
+	return strings.Replace(withEngine(kind), "    role: writes\n", "    role: writes\n    tools: {allow: [mem_incr, mem_get, fs, notify], ratePerMinute: 5000}\n    ask: {tools: [mem_incr, notify_send], waiting: 8}\n", 1)
 }
 
 // waits makes a call that must wait, and gives its execution.
@@ -78,7 +78,7 @@ func TestAPersonIsPutBeforeTheCallsThatTheManifestNames(t *testing.T) {
 }
 
 func person(t *testing.T, c stage.CLI) {
-	if r := call(t, c, "writer", "mem_set", `{"key":"free","value":1}`); r.Exit != 0 {
+	if r := call(t, c, "writer", "fs_write", `{"path":"free","text":"1"}`); r.Exit != 0 {
 		t.Fatalf("a call that is not asked for: %s", r)
 	}
 	has := sees(t, c, "approvals")
@@ -205,7 +205,7 @@ func person(t *testing.T, c stage.CLI) {
 				t.Fatal(r)
 			}
 		}
-		r := call(t, c, "writer", "execution_start", `{"steps":[{"tool":"mem_set","input":{"key":"s1","value":1}},{"tool":"mem_incr","input":{"key":"steps"}},{"tool":"mem_set","input":{"key":"s3","value":3}}]}`)
+		r := call(t, c, "writer", "execution_start", `{"steps":[{"tool":"fs_write","input":{"path":"s1","text":"1"}},{"tool":"mem_incr","input":{"key":"steps"}},{"tool":"fs_write","input":{"path":"s3","text":"3"}}]}`)
 		var s execution.Shown
 		if err := json.Unmarshal([]byte(r.Stdout), &s); err != nil {
 			t.Fatalf("%v: %s", err, r)
@@ -233,8 +233,11 @@ func person(t *testing.T, c stage.CLI) {
 			back.Steps[0].Outcome != "undone" || back.Steps[1].Outcome != "not undone" || back.Steps[2].Outcome != "undone" {
 			t.Errorf("%v: %s", err, r)
 		}
-		for key, want := range map[string]string{"s1": "null", "steps": "1", "s3": "null"} {
-			if r := call(t, c, "writer", "mem_get", `{"key":"`+key+`"}`); !strings.Contains(r.Stdout, `"value":`+want) {
+		if r := call(t, c, "writer", "mem_get", `{"key":"steps"}`); !strings.Contains(r.Stdout, `"value":1`) {
+			t.Errorf("%s", r)
+		}
+		for _, path := range []string{"s1", "s3"} {
+			if r := call(t, c, "writer", "fs_stat", `{"path":"`+path+`"}`); r.Exit == 0 || !strings.Contains(r.String(), "tools.missing") {
 				t.Errorf("%s", r)
 			}
 		}

@@ -17,7 +17,7 @@ topics:
   builds: {publish: [writer], read: [reviewer]}
   chat: {publish: [writer, reviewer], read: [writer, reviewer]}
 agents:
-  writer: {image: base, mode: session, channels: [all], messages: {to: [reviewer], critical: [escalation]}, env: {TOKEN: x}, limits: {memory: 64Mi}, tools: {allow: [events, mem, fs_read, net_http_post]}, ask: {tools: [mem_delete, net_http_post]}}
+  writer: {image: base, mode: session, channels: [all], messages: {to: [reviewer], critical: [escalation]}, env: {TOKEN: x}, limits: {memory: 64Mi}, tools: {allow: [events, mem, fs_read, net_http_post]}, ask: {tools: [mem_get, net_http_post]}}
   reviewer: {image: base, mode: session, channels: [product], tools: {allow: [events_publish]}}
 `
 
@@ -45,7 +45,7 @@ func TestWhyAnswersForMessagesSecretsAndLimits(t *testing.T) {
 		{"topic:public/builds/read", wire.WhyDenied, deny.LayerTools, "add writer to topics.builds.read"},
 		{"topic:chat", wire.WhyAllowed, deny.LayerTools, "bounded by 1000 messages"},
 		{"topic:none", wire.WhyDenied, deny.LayerTools, "add writer to topics.none.read"},
-		{"tool:mem_delete", wire.WhyDepends, deny.LayerTools, "agents.writer.ask.tools has each call of mem_delete wait for a person (24h0m0s, 16 at a time)"},
+		{"tool:mem_get", wire.WhyDepends, deny.LayerTools, "agents.writer.ask.tools has each call of mem_get wait for a person (24h0m0s, 16 at a time)"},
 		{"tool:net_http_post", wire.WhyDepends, deny.LayerTools, "its proxy reaches the destinations of egress without asking"},
 		{"tool:net_http_get", wire.WhyDenied, deny.LayerTools, "does not give it net_http_get"},
 		{"tool:execution_list", wire.WhyAllowed, deny.LayerTools, "gives it execution_list"},

@@ -121,6 +121,9 @@ func (e *Events) Tools() []tool.Tool {
 	}
 	for i := range all {
 		all[i].Group = tool.Events
+		if len(all[i].Fields) > 0 { // it has a topic, which may be the team's
+			all[i].Scope = func(in tool.Input) (string, *deny.Reason) { return in.String("topic"), nil }
+		}
 	}
 	return all
 }

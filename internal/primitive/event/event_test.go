@@ -13,6 +13,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/store"
+	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/tooltest"
 )
 
@@ -171,5 +172,21 @@ func TestAStreamGivesWhatIsPublished(t *testing.T) {
 		}
 		n++
 		c.Do("events_publish", object{"topic": "t", "message": object{"n": n}})
+	}
+}
+
+// A grant for one topic is none for another, which others may hear.
+func TestAGrantIsForATopic(t *testing.T) {
+	_, e, _, _ := start(t, 0)
+	for _, row := range e.Tools() {
+		if row.Name == "events_list_topics" {
+			continue
+		}
+		if row.Scope == nil {
+			t.Fatalf("%s has no scope", row.Name)
+		}
+		if got, reason := row.Scope(tool.Input{"topic": "public/builds"}); got != "public/builds" || reason != nil {
+			t.Errorf("%s: %q, %v", row.Name, got, reason)
+		}
 	}
 }
