@@ -100,7 +100,7 @@ func (e *Executions) steps(x *execution, c *tool.Call) (inputs [][]byte, reason 
 			}
 			continue
 		}
-		x.steps = append(x.steps, step{n: n, tool: name, digest: a.Digest, scope: a.Scope, state: pending})
+		x.steps = append(x.steps, step{n: n, tool: t.Name, digest: a.Digest, scope: a.Scope, state: pending})
 		inputs = append(inputs, raw)
 	}
 	if len(faults) > 0 {

@@ -71,7 +71,7 @@ func New(cfg Config) *Dispatcher {
 	return &Dispatcher{cfg: cfg, window: newWindow(cfg.Rate, cfg.Now), shower: newShower()}
 }
 
-// Find gives a tool of the table by its name; nil: there is none.
+// Find gives a tool of the table by its bare name; nil: there is none.
 func (d *Dispatcher) Find(name string) *Tool { return d.cfg.Table.Find(name) }
 
 // Allows says whether the agent may use a tool of the table.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"strings"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/tool/toolname"
@@ -105,8 +104,9 @@ func NewTable(tools ...Tool) (*Table, error) {
 	return t, nil
 }
 
-// Find gives the tool of a name, with or without [Prefix]; nil: there is none.
-func (t *Table) Find(name string) *Tool { return t.tools[strings.TrimPrefix(name, Prefix)] }
+// Find gives the tool of a bare name; nil: there is none. It takes no [Prefix]: who
+// has judged a name without it would be given the tool of another one.
+func (t *Table) Find(name string) *Tool { return t.tools[name] }
 
 // All gives every tool, by name.
 func (t *Table) All() []*Tool {

@@ -238,6 +238,9 @@ func (s *schedule) create(ctx context.Context, c *tool.Call) (any, error) {
 	case "proc_schedule":
 		faults = append(faults, deny.Field{Name: "tool", Why: "a task does not make tasks"})
 	}
+	if strings.HasPrefix(t.Tool, tool.Prefix) { // the call would take it for the name behind it
+		faults = append(faults, deny.Field{Name: "tool", Why: "there is no such tool"})
+	}
 	if toolname.GroupOf(t.Tool) == tool.Executions {
 		faults = append(faults, deny.Field{Name: "tool", Why: "a task does one call; an execution that makes a task could make them without end"})
 	}
