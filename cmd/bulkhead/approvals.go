@@ -44,7 +44,7 @@ instruction, and the text of a field stands behind a bar.`,
 			if a.json {
 				return a.printJSON(res)
 			}
-			a.showApprovals(res, time.Now())
+			a.showApprovals(res, time.Now(), q.ID != "")
 			return nil
 		},
 	}
@@ -52,7 +52,9 @@ instruction, and the text of a field stands behind a bar.`,
 	return c
 }
 
-func (a *app) showApprovals(res wire.ApprovalsResult, now time.Time) {
+// showApprovals shows what waits; whole: the input of one call, as far as it is shown
+// at all.
+func (a *app) showApprovals(res wire.ApprovalsResult, now time.Time, whole bool) {
 	n := 0
 	cut := false
 	for _, one := range res.Agents {
@@ -72,7 +74,7 @@ func (a *app) showApprovals(res wire.ApprovalsResult, now time.Time) {
 		return
 	}
 	next := []string{"`sudo bulkhead approve AGENT ID` does the call once; --session, --for 1h, --always go on allowing it", "`sudo bulkhead deny AGENT ID --reason TEXT`"}
-	if cut {
+	if cut && !whole {
 		next = append(next, "`sudo bulkhead approvals AGENT ID` shows the input of one whole")
 	}
 	a.next(next...)
@@ -108,7 +110,11 @@ func (a *app) showApproval(agent string, p wire.Approval, now time.Time) (cut bo
 		}
 		if g.Cut {
 			cut = true
-			fmt.Fprintf(a.out, "  %-9s %d bytes more of it are not shown here\n", "", g.Bytes-int64(len(g.Text)))
+			there := int64(len(g.Text))
+			if g.Form == "base64" {
+				there = there / 4 * 3
+			}
+			fmt.Fprintf(a.out, "  %-9s %d bytes more of it are not shown here\n", "", g.Bytes-there)
 		}
 	}
 	return cut

@@ -193,3 +193,14 @@ func FuzzBehindBar(f *testing.F) {
 		}
 	})
 }
+
+// Who asked for one call whole is not told to ask for it whole.
+func TestTheWayToTheWholeIsToldOnce(t *testing.T) {
+	socket := answers(t, sampleApprovals())
+	for _, args := range [][]string{{"approvals"}, {"approvals", "writer", "xk2m9qa7b"}} {
+		out, errout, code := said(t, append(args, "--team", "pair", "--socket", socket)...)
+		if code != 0 || !strings.Contains(out, "bytes more of it") || strings.Contains(out+errout, "shows the input of one whole") != (len(args) == 1) {
+			t.Errorf("%v: %d, %s%s", args, code, out, errout)
+		}
+	}
+}

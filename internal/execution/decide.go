@@ -2,10 +2,10 @@ package execution
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -221,6 +221,12 @@ func (e *Executions) given(name string, raw []byte, most int) []wire.Given {
 	if reason != nil {
 		return append(out, shorten("input", "text", string(raw), most))
 	}
+	return fields(t, in, most)
+}
+
+// fields shows what a tool understood of an input.
+func fields(t *tool.Tool, in tool.Input, most int) []wire.Given {
+	out := []wire.Given{}
 	for i := range t.Fields {
 		v, ok := in[t.Fields[i].Name]
 		if !ok {
@@ -233,11 +239,10 @@ func (e *Executions) given(name string, raw []byte, most int) []wire.Given {
 		case []byte:
 			form, text = "text", string(v)
 			if !utf8.Valid(v) {
-				enc, err := json.Marshal(v)
-				if err != nil {
-					continue // bytes can always be written
-				}
-				form, text = "base64", strings.Trim(string(enc), `"`)
+				g := shorten(t.Fields[i].Name, "base64", base64.StdEncoding.EncodeToString(v), most/4*4)
+				g.Bytes = int64(len(v))
+				out = append(out, g)
+				continue
 			}
 		default:
 			enc, err := json.Marshal(v)
@@ -249,6 +254,18 @@ func (e *Executions) given(name string, raw []byte, most int) []wire.Given {
 		out = append(out, shorten(t.Fields[i].Name, form, text, most))
 	}
 	return out
+}
+
+// shown refuses an input that no person could be shown whole: what is approved is what
+// was seen.
+func shown(t *tool.Tool, in tool.Input) *deny.Reason {
+	for _, g := range fields(t, in, wholeText) {
+		if g.Cut {
+			return tool.Refuse(deny.ToolTooLarge, t.Name, fmt.Sprintf("a person approves this call first, and %s has more than the %d bytes that one is shown", g.Name, wholeText),
+				"send less at once; or ask the operator for a grant, with a call that is smaller")
+		}
+	}
+	return nil
 }
 
 func shorten(name, form, text string, most int) wire.Given {

@@ -268,6 +268,9 @@ func (e *Executions) Pass(ctx context.Context, c *tool.Call, input []byte, whole
 	if len(input) > maxInput {
 		return "", tool.TooLarge(c.Tool.Name+", which a person approves first,", maxInput)
 	}
+	if reason := shown(c.Tool, c.In); reason != nil {
+		return "", reason
+	}
 	ctx = context.WithoutCancel(ctx) // who hangs up has asked
 	var told *record.Record
 	at, isStep := ctx.Value(stepKey{}).(atStep)

@@ -665,6 +665,42 @@ func TestAPersonSeesWhatTheToolUnderstands(t *testing.T) {
 	}
 }
 
+// What a person is not shown whole is not kept: the end of it could be anything.
+func TestWhatCannotBeShownIsNotKept(t *testing.T) {
+	b := start(t, nil)
+	free := strings.Repeat("a", wholeText)
+	b.ask("notify_send", `{"message":"`+free+`"}`)
+	for _, input := range []string{
+		`{"message":"` + free + `b"}`,
+		`{"message":"x","raw":"` + strings.Repeat("/wAA", wholeText/4+1) + `"}`,
+	} {
+		if _, r := b.try("", "notify_send", input); r == nil || r.Code != deny.ToolTooLarge {
+			t.Errorf("%.40s: %v", input, r)
+		}
+	}
+	id := b.begin(true, sendStep(free+"b"))
+	if s := b.until(id, Failed); s.Steps[0].Error == nil || s.Steps[0].Error.Where != "tools/tools.too_large" {
+		t.Errorf("%+v", s.Steps)
+	}
+	list, r := b.e.Approvals(t.Context(), "")
+	if r != nil || len(list) != 1 || b.sent.Load() != 0 {
+		t.Errorf("%d wait, %v", len(list), r)
+	}
+	id = b.ask("notify_send", `{"message":"x","raw":"`+strings.Repeat("/wAA", 100)+`"}`)
+	b.clock.add(time.Millisecond)
+	for _, only := range []string{"", id} {
+		list, r := b.e.Approvals(t.Context(), only)
+		if r != nil {
+			t.Fatal(r)
+		}
+		for _, p := range list {
+			if p.ID == id && (p.Given[1].Form != "base64" || p.Given[1].Bytes != 300 || p.Given[1].Cut != (only == "") || len(p.Given[1].Text)%4 != 0) {
+				t.Errorf("%+v", p.Given[1])
+			}
+		}
+	}
+}
+
 // FuzzCut holds that what a person types is an id or not, and never both.
 func FuzzCut(f *testing.F) {
 	for _, s := range []string{"", "xabcdefgh", "xabcdefgh.2", "xabcdefgh.02", "xabcdefgh.", "x.1", "gabcdefgh", "xabcdefgh.999", "xabcdefgh.1.1", "x\x1b[2Jabcd"} {

@@ -46,7 +46,7 @@ type Given struct {
 	Name  string `json:"name"`
 	Form  string `json:"form"`  // text, json, base64 (bytes that are no text)
 	Text  string `json:"text"`  // at most as much as was asked for
-	Bytes int64  `json:"bytes"` // of the whole
+	Bytes int64  `json:"bytes"` // of the whole; with base64, of what it stands for
 	Cut   bool   `json:"cut,omitempty"`
 }
 
