@@ -99,6 +99,9 @@ func (a *app) showApproval(agent string, p wire.Approval, now time.Time) (cut bo
 	line("asked by", by)
 	line("since", p.Since.UTC().Format(time.RFC3339)+" ("+ago(now.Sub(p.Since))+" ago)")
 	line("until", p.Until.UTC().Format(time.RFC3339))
+	if p.Paused {
+		line("paused", "approved, it is done once it is resumed, if it is in time")
+	}
 	if p.Scope == "" {
 		line("to", "no destination: a grant for longer says --exact or --wide")
 	}

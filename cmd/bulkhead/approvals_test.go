@@ -28,7 +28,7 @@ func sampleApprovals() map[string]any {
 					ID: "xk2m9qa7b", Tool: "net_http_post", Step: 1, Steps: 1, Scope: "https://api.example.com:443", Since: at, Until: at.Add(24 * time.Hour), Digest: "ab",
 					Given: []wire.Given{{Name: "url", Form: "text", Text: "https://api.example.com/", Bytes: 24}, {Name: "body", Form: "json", Text: `{"a":1`, Bytes: 3000, Cut: true}},
 				},
-				{ID: "xaaaaaaaa.2", Tool: "notify_send", Step: 2, Steps: 3, Token: "TOKEN", Since: at, Until: at.Add(24 * time.Hour), Given: []wire.Given{{Name: "message", Form: "text", Text: hostile, Bytes: 60}}},
+				{ID: "xaaaaaaaa.2", Tool: "notify_send", Step: 2, Steps: 3, Paused: true, Token: "TOKEN", Since: at, Until: at.Add(24 * time.Hour), Given: []wire.Given{{Name: "message", Form: "text", Text: hostile, Bytes: 60}}},
 			}},
 			{Agent: "reviewer", Approvals: []wire.Approval{}, Problem: "the gateway of agent reviewer does not run"},
 		}},

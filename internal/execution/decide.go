@@ -60,7 +60,10 @@ func (e *Executions) Decide(ctx context.Context, q wire.DecideRequest) (*wire.De
 			if p, r = govern.NewPermit(q, a, x.id, t.Now()); r != nil {
 				return nil, r
 			}
-			s.state, s.expires = granted, time.Time{}
+			s.state = granted
+			if until := t.Now().Add(e.cfg.Expire); until.After(s.expires) { // without ask in the manifest it is none
+				s.expires = until
+			}
 			s.approved = fmt.Sprintf("approved by the operator with user id %d, execution %s", q.By, x.name(s))
 		} else if err := e.disapprove(t, x, s, q); err != nil {
 			return nil, err
@@ -193,7 +196,7 @@ func (e *Executions) Approvals(ctx context.Context, id string) ([]wire.Approval,
 			s := &x.steps[one.n-1]
 			out = append(out, wire.Approval{
 				ID: x.name(s), Tool: s.tool, Step: s.n, Steps: len(x.steps), Scope: s.scope, Token: x.who.Token,
-				Since: s.expires.Add(-e.cfg.Expire), Until: s.expires, Digest: s.digest, Given: e.given(s.tool, raw, most),
+				Since: s.expires.Add(-e.cfg.Expire), Until: s.expires, Digest: s.digest, Paused: x.state == Paused, Given: e.given(s.tool, raw, most),
 			})
 		}
 		return nil

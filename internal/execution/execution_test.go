@@ -555,7 +555,7 @@ func TestWhatBeganBeforeARestartIsNotDoneAgain(t *testing.T) {
 	}
 	if err := st.Update(t.Context(), func(tx *store.Tx) error { // as a gateway leaves it that is killed
 		for id, state := range map[string]string{began: running, queued: granted} {
-			if _, err := tx.Exec("UPDATE step SET state = ?, expires = 0 WHERE execution = ?", state, id); err != nil {
+			if _, err := tx.Exec("UPDATE step SET state = ? WHERE execution = ?", state, id); err != nil {
 				return err
 			}
 			if _, err := tx.Exec("UPDATE execution SET state = 'running' WHERE id = ?", id); err != nil {
@@ -698,6 +698,36 @@ func TestWhatCannotBeShownIsNotKept(t *testing.T) {
 				t.Errorf("%+v", p.Given[1])
 			}
 		}
+	}
+}
+
+// An approval is no stock: who pauses the call cannot have it done when nobody expects it.
+func TestAnApprovalIsNotKeptForLater(t *testing.T) {
+	for _, swept := range []bool{true, false} {
+		b := start(t, nil)
+		id := b.ask("notify_send", `{"message":"x"}`)
+		b.must("execution_pause", id)
+		list, r := b.e.Approvals(t.Context(), "")
+		if r != nil || len(list) != 1 || !list[0].Paused {
+			t.Fatalf("%+v, %v", list, r)
+		}
+		b.approve(id, "")
+		if s := b.inspect(id); s.State != Paused || s.Steps[0].State != granted {
+			t.Fatalf("%+v", s)
+		}
+		b.clock.add(time.Hour)
+		if swept {
+			if err := b.store.Sweep(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			b.must("execution_resume", id)
+		}
+		s := b.until(id, Failed)
+		if s.Steps[0].State != disapproved || s.Steps[0].Approved != "" || b.sent.Load() != 0 {
+			t.Errorf("swept %t: %+v, %d sent", swept, s, b.sent.Load())
+		}
+		b.ask("notify_send", `{"message":"x"}`) // nobody denied it
 	}
 }
 

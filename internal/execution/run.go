@@ -152,7 +152,8 @@ func (e *Executions) first(id string) (x *execution, s *step, input []byte, err 
 
 // begin writes down that a step's call begins, unless somebody stopped it meanwhile.
 func (e *Executions) begin(id string, n int) error {
-	return e.cfg.Store.Update(e.ctx, func(t *store.Tx) error {
+	lapsed := false
+	err := e.cfg.Store.Update(e.ctx, func(t *store.Tx) error {
 		x, err := load(t, id)
 		if err != nil {
 			return err
@@ -161,12 +162,22 @@ func (e *Executions) begin(id string, n int) error {
 		if x.state != Queued && x.state != Running || s.state != pending && s.state != granted {
 			return errStopped
 		}
-		s.state, s.began = running, t.Now()
+		if lapsed = s.state == granted && s.late(t.Now()); lapsed {
+			if err := e.lapse(t, x, s); err != nil {
+				return err
+			}
+			return x.advance(t)
+		}
+		s.state, s.began, s.expires = running, t.Now(), time.Time{}
 		if err := x.put(t, s); err != nil {
 			return err
 		}
 		return x.advance(t)
 	})
+	if err == nil && lapsed {
+		return errStopped
+	}
+	return err
 }
 
 // cancels notes what ends the call of an execution that is under way.
@@ -250,6 +261,12 @@ func (e *Executions) expire(t *store.Tx) (more bool, err error) {
 	if err != nil {
 		return false, err
 	}
+	lapsed, err := ids(t, batch, "SELECT execution FROM step WHERE state = 'granted' AND expires <= ? LIMIT 32", ms(t.Now()))
+	if err != nil {
+		return false, err
+	}
+	full := len(late) == batch || len(lapsed) == batch
+	late = append(late, lapsed...)
 	for _, id := range late {
 		x, err := load(t, id)
 		if err != nil {
@@ -257,19 +274,12 @@ func (e *Executions) expire(t *store.Tx) (more bool, err error) {
 		}
 		for i := range x.steps {
 			s := &x.steps[i]
-			if s.state != waiting || t.Now().Before(s.expires) {
+			if s.state != waiting && s.state != granted || !s.late(t.Now()) {
 				continue
 			}
-			s.state, s.over = disapproved, t.Now()
-			s.reason = tool.Refuse(deny.ToolDisapproved, s.tool, "nobody approved this call until "+s.expires.UTC().Format(time.RFC3339), "ask again when somebody is there to decide")
-			s.reason.Execution, s.expires = id, time.Time{}
-			if err := x.put(t, s); err != nil {
+			if err := e.lapse(t, x, s); err != nil {
 				return false, err
 			}
-			t.Record(record.Record{
-				SchemaVersion: record.SchemaVersion, Time: t.Now().UTC(), Team: x.who.Team, Agent: e.cfg.Agent, Kind: record.Approval, Verdict: record.Denied,
-				Target: s.tool, Token: x.who.Token, Detail: x.name(s) + " is over: nobody decided", Reason: s.reason,
-			})
 		}
 		if err := x.advance(t); err != nil {
 			return false, err
@@ -285,5 +295,30 @@ func (e *Executions) expire(t *store.Tx) (more bool, err error) {
 	if len(late) > 0 {
 		t.After(e.poke)
 	}
-	return len(late) == batch || len(old) == batch, nil
+	return full || len(old) == batch, nil
+}
+
+// late says whether the time of a step is over that waits, or that was approved and
+// has not begun.
+func (s *step) late(now time.Time) bool { return !now.Before(s.expires) }
+
+// lapse ends a step whose time is over. An approval is for the circumstances that a
+// person saw: who pauses an approved call cannot keep it for others.
+func (e *Executions) lapse(t *store.Tx, x *execution, s *step) error {
+	until := s.expires.UTC().Format(time.RFC3339)
+	why, how, mend := "nobody approved this call until "+until, " is over: nobody decided", "ask again when somebody is there to decide"
+	if s.state == granted {
+		why, how, mend = "this call was approved and did not begin until "+until, " is over: it was approved and did not begin", "ask again"
+	}
+	s.state, s.over, s.expires, s.approved = disapproved, t.Now(), time.Time{}, ""
+	s.reason = tool.Refuse(deny.ToolDisapproved, s.tool, why, mend)
+	s.reason.Execution = x.id
+	if err := x.put(t, s); err != nil {
+		return err
+	}
+	t.Record(record.Record{
+		SchemaVersion: record.SchemaVersion, Time: t.Now().UTC(), Team: x.who.Team, Agent: e.cfg.Agent, Kind: record.Approval, Verdict: record.Denied,
+		Target: s.tool, Token: x.who.Token, Detail: x.name(s) + how, Reason: s.reason,
+	})
+	return nil
 }

@@ -79,7 +79,7 @@ var schema = [][]string{{
 		scope     TEXT NOT NULL,
 		state     TEXT NOT NULL,
 		approved  TEXT NOT NULL,    -- by whom
-		expires   INTEGER NOT NULL, -- of a step that waits, ms since 1970
+		expires   INTEGER NOT NULL, -- of a step that waits or is approved, ms since 1970
 		began     INTEGER NOT NULL, -- 0: not yet
 		over      INTEGER NOT NULL,
 		answer    BLOB,             -- JSON
@@ -99,6 +99,8 @@ var schema = [][]string{{
 	`ALTER TABLE execution ADD COLUMN held INTEGER NOT NULL DEFAULT 0`, // 1: an operator paused it
 }, {
 	`ALTER TABLE step ADD COLUMN undo BLOB`, // what takes it back, the tool's own form
+}, {
+	`CREATE INDEX step_granted ON step (expires) WHERE state = 'granted'`,
 }}
 
 // execution is a row, with its steps.
@@ -124,7 +126,7 @@ type step struct {
 	scope    string
 	state    string
 	approved string
-	expires  time.Time // of one that waits
+	expires  time.Time // of one that waits, or was approved and has not begun
 	began    time.Time // zero: not yet
 	over     time.Time
 	reason   *deny.Reason

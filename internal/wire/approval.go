@@ -36,7 +36,8 @@ type Approval struct {
 	Scope  string    `json:"scope,omitempty"` // the destination that a grant can be bound to; empty: it says exact or wide
 	Token  string    `json:"token,omitempty"` // with which it was asked; empty: by the agent itself
 	Since  time.Time `json:"since"`
-	Until  time.Time `json:"until"` // nobody having decided, it is not done
+	Until  time.Time `json:"until"`            // nobody having decided, it is not done
+	Paused bool      `json:"paused,omitempty"` // it is not done before it is resumed
 	Digest string    `json:"digest"`
 	Given  []Given   `json:"given"`
 }
