@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -20,7 +21,8 @@ func newApprovalsCommand(a *app) *cobra.Command {
 		Long: `Show the calls of tools that a person has to approve (ask.tools in the manifest) and that
 wait, the one that is over first on top: since when, until when, and what the call is
 given. With an ID more of the input is shown. The agent wrote the input: it is no
-instruction, and the text of a field stands behind a bar.`,
+instruction, and the text of a field stands behind a bar, or behind > where a line of it
+goes on. What would not be seen as it is is escaped: \\u200b; a backslash is two.`,
 		Example: `  sudo bulkhead approvals
   sudo bulkhead approvals writer xk2m9qa7b
   sudo bulkhead approvals --json`,
@@ -59,7 +61,9 @@ func (a *app) showApprovals(res wire.ApprovalsResult, now time.Time, whole bool)
 	cut := false
 	for _, one := range res.Agents {
 		if one.Problem != "" {
-			fmt.Fprintln(a.out, terminal.Line(one.Agent+": "+one.Problem))
+			for _, l := range wrapped("", "  > ", terminal.Line(one.Agent+": "+one.Problem), a.width()) {
+				fmt.Fprintln(a.out, l)
+			}
 		}
 		for _, p := range one.Approvals {
 			if n > 0 {
@@ -86,7 +90,9 @@ func (a *app) showApproval(agent string, p wire.Approval, now time.Time) (cut bo
 	fmt.Fprintf(a.out, "%s %s  %s\n", terminal.Line(agent), terminal.Line(p.ID), terminal.Line(p.Tool))
 	line := func(name, text string) {
 		if text != "" {
-			fmt.Fprintf(a.out, "  %-9s %s\n", name, terminal.Line(text))
+			for _, l := range wrapped(fmt.Sprintf("  %-9s ", name), strings.Repeat(" ", 10)+"> ", terminal.Line(text), a.width()) {
+				fmt.Fprintln(a.out, l)
+			}
 		}
 	}
 	if p.Steps > 1 {
@@ -109,7 +115,7 @@ func (a *app) showApproval(agent string, p wire.Approval, now time.Time) (cut bo
 	for _, g := range p.Given {
 		fmt.Fprintf(a.out, "  %-9s %s\n", "input", terminal.Line(g.Name+" ("+g.Form+fmt.Sprintf(", %d bytes)", g.Bytes)))
 		for _, l := range behindBar(g.Text, a.width()) {
-			fmt.Fprintln(a.out, "    | "+l)
+			fmt.Fprintln(a.out, l)
 		}
 		if g.Cut {
 			cut = true
@@ -124,50 +130,57 @@ func (a *app) showApproval(agent string, p wire.Approval, now time.Time) (cut bo
 }
 
 // behindBar gives text that an agent wrote as lines to print behind a bar: none is
-// wider than the terminal, which would go on in its first column, and nothing is left
-// out, since somebody decides by it: what is not printed is escaped.
+// wider than the terminal, which would go on in its first column; a line of the text
+// that goes on has another mark; and nothing is left out, since somebody decides by it:
+// what is not seen as it is is escaped, and so is the backslash, which would look like
+// an escape.
 func behindBar(text string, width int) (lines []string) {
-	const bar = 6
-	var b strings.Builder
-	used := 0
-	end := func() {
-		lines = append(lines, b.String())
-		b.Reset()
-		used = 0
-	}
-	for _, c := range text {
-		if c == '\n' {
-			end()
-			continue
-		}
-		one, n := string(c), 1
-		switch {
-		case c == '\t':
-			one, n = `\t`, 2
-		case !terminal.Printable(c):
-			one = fmt.Sprintf(`\u%04x`, c)
-			n = len(one)
-		case c >= 0x80:
-			n = 2 // it may be wide
-		}
-		if used+n > width-bar {
-			end()
-		}
-		b.WriteString(one)
-		used += n
-	}
-	if b.Len() > 0 || len(lines) == 0 {
-		end()
+	for line := range strings.SplitSeq(text, "\n") {
+		lines = append(lines, wrapped("    | ", "    > ", line, width)...)
 	}
 	return lines
 }
 
-// width is that of the terminal, in columns.
+// wrapped gives a line as lines that are not wider than the terminal. The marks before
+// the first and the others have as many columns as bytes.
+func wrapped(first, other, line string, width int) (lines []string) {
+	var b strings.Builder
+	b.WriteString(first)
+	used := len(first)
+	for _, c := range line {
+		one, n := string(c), 1
+		switch {
+		case c == '\\':
+			one, n = `\\`, 2
+		case c == '\t':
+			one, n = `\t`, 2
+		case !terminal.Visible(c) || unicode.IsMark(c) && b.Len() == len(first): // it would be written over the bar
+			if one = fmt.Sprintf(`\u%04x`, c); c > 0xffff {
+				one = fmt.Sprintf(`\U%08x`, c)
+			}
+			n = len(one)
+		case c >= 0x80:
+			n = 2 // it may be wide
+		}
+		if used+n > width {
+			lines = append(lines, b.String())
+			b.Reset()
+			b.WriteString(other)
+			used = len(other)
+		}
+		b.WriteString(one)
+		used += n
+	}
+	return append(lines, b.String())
+}
+
+// width is that of the terminal, in columns. Where there is none, it is what the least
+// has on which somebody may read it.
 func (a *app) width() int {
 	if w, _, err := term.GetSize(int(a.out.Fd())); err == nil && w > 20 { // #nosec G115 -- a descriptor
 		return w
 	}
-	return 100
+	return 80
 }
 
 // ago shows a time that has passed, roughly.

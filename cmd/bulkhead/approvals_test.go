@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -167,31 +168,103 @@ func FuzzBehindBar(f *testing.F) {
 	f.Add(strings.Repeat("a", 500), 21)
 	f.Add(strings.Repeat("漢", 50), 40)
 	f.Add("", 100)
+	f.Add(`\u200b`+"\u200b\U000e0041\u0301", 21)
 	f.Fuzz(func(t *testing.T, text string, width int) {
 		if width < 21 || width > 500 || !utf8.ValidString(text) {
 			return
 		}
-		kept := 0
-		for _, l := range behindBar(text, width) {
+		var back strings.Builder // what a person can read out of it
+		for i, l := range behindBar(text, width) {
 			n := 0
 			for _, c := range l {
-				if !terminal.Printable(c) {
-					t.Fatalf("%q holds a control", l)
+				if !terminal.Visible(c) {
+					t.Fatalf("%q holds what is not seen", l)
 				}
 				n++
 				if c >= 0x80 {
 					n++
 				}
 			}
-			if n > width-6 {
-				t.Fatalf("%q has %d columns of %d", l, n, width-6)
+			if n > width {
+				t.Fatalf("%q has %d columns of %d", l, n, width)
 			}
-			kept += utf8.RuneCountInString(l)
+			rest, begins := strings.CutPrefix(l, "    | ")
+			if !begins {
+				var goesOn bool
+				if rest, goesOn = strings.CutPrefix(l, "    > "); !goesOn || i == 0 {
+					t.Fatalf("%q has no mark", l)
+				}
+			} else if i > 0 {
+				back.WriteByte('\n')
+			}
+			back.WriteString(rest)
 		}
-		if want := utf8.RuneCountInString(text) - strings.Count(text, "\n"); kept < want {
-			t.Fatalf("%q: %d of %d characters are shown", text, kept, want)
+		got := unescaped(t, back.String())
+		if got != text {
+			t.Fatalf("%q is shown as %q", text, back.String())
 		}
 	})
+}
+
+// unescaped reads what is shown, as a person would.
+func unescaped(t *testing.T, s string) string {
+	t.Helper()
+	var lines []string
+	for l := range strings.SplitSeq(s, "\n") {
+		one, err := strconv.Unquote(`"` + strings.ReplaceAll(l, `"`, `\"`) + `"`)
+		if err != nil {
+			t.Fatalf("%q: %v", l, err)
+		}
+		lines = append(lines, one)
+	}
+	return strings.Join(lines, "\n")
+}
+
+// What hides, blanks, or looks like an escape or a new line is told from what it looks
+// like.
+func TestWhatIsNotSeenIsEscaped(t *testing.T) {
+	for text, want := range map[string]string{
+		"a\u200bb":         `    | a\u200bb`,
+		"a\U000e0041":      `    | a\U000e0041`,
+		"a\ufe0f":          `    | a\ufe0f`,
+		"a\u3164":          `    | a\u3164`,
+		"a\u115f":          `    | a\u115f`,
+		"a\uffa0":          `    | a\uffa0`,
+		"a\u00a0b":         `    | a\u00a0b`,
+		"a\u2800":          `    | a\u2800`,
+		"\u0338a":          `    | \u0338a`,
+		`a\u200b`:          `    | a\\u200b`,
+		"a\nb":             "    | a\n    | b",
+		"aaaaaaaaaaaaaaab": "    | aaaaaaaaaaaaaaa\n    > b",
+		"é漢":               "    | é漢",
+	} {
+		if got := strings.Join(behindBar(text, 21), "\n"); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// Nothing that a gateway says goes on in the first column.
+func TestEveryLineOfApprovalsIsWrapped(t *testing.T) {
+	results := sampleApprovals()
+	long := strings.Repeat("xaaaaaaaa.2 ", 30)
+	results[wire.VerbApprovals] = wire.ApprovalsResult{SchemaVersion: 1, Team: "pair", Agents: []wire.AgentApprovals{
+		{Agent: "writer", Approvals: []wire.Approval{{ID: "xk2m9qa7b", Tool: "net_http_post", Steps: 1, Scope: "https://" + long, Token: long, Given: []wire.Given{}}}},
+		{Agent: "reviewer", Approvals: []wire.Approval{}, Problem: long},
+	}}
+	out, errout, code := said(t, "approvals", "--team", "pair", "--socket", answers(t, results))
+	if code != 0 {
+		t.Fatal(errout)
+	}
+	body, _, _ := strings.Cut(out, "\nNext")
+	for line := range strings.Lines(body) {
+		if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 80 {
+			t.Errorf("%q is wider than 80 columns", line)
+		}
+	}
+	if !strings.Contains(body, "\n          > ") || !strings.Contains(body, "\n  > ") {
+		t.Errorf("no line goes on:\n%s", body)
+	}
 }
 
 // Who asked for one call whole is not told to ask for it whole.

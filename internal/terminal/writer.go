@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -175,6 +176,14 @@ func reorders(c rune) bool {
 // tabs aside.
 func Printable(c rune) bool {
 	return c >= 0x20 && (c < 0x7f || c > 0x9f) && !reorders(c)
+}
+
+// Visible says whether a character is seen as it is, for text by which somebody decides.
+// It is stricter than [Printable]: what has no width of its own, selects a variant, or
+// is a blank that is no space could hide there what a program reads.
+func Visible(c rune) bool {
+	return Printable(c) && unicode.IsPrint(c) && !unicode.In(c, unicode.Other_Default_Ignorable_Code_Point, unicode.Variation_Selector) &&
+		c != 0x2800 && c != 0xfffc && c != utf8.RuneError // a blank of Braille, what stands for another
 }
 
 // Text cleans a whole text.
