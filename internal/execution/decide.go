@@ -47,8 +47,16 @@ func (e *Executions) Decide(ctx context.Context, q wire.DecideRequest) (*wire.De
 		return nil, tool.Refuse(deny.ToolInvalid, id, fmt.Sprintf("the reason is no text of at most %d bytes", maxReason), "say it in fewer words")
 	}
 	res := &wire.DecideResult{SchemaVersion: 1, Agent: e.cfg.Agent, ID: q.ID, Approved: q.Approve}
+	was := (*wire.Permit)(nil)
 	given, err := e.cfg.Book.Decide(ctx, func(t *store.Tx) (*wire.Permit, error) {
 		x, s, err := waitingStep(t, id, n)
+		if r := asReason(err); r != nil && r.Code == deny.ToolMissing {
+			// Who did not hear the answer asks again: nothing is done twice.
+			if x, s, was = e.decidedSo(t, id, n, q); x != nil {
+				res.Tool, res.State = s.tool, string(x.state)
+				return nil, nil
+			}
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -64,7 +72,7 @@ func (e *Executions) Decide(ctx context.Context, q wire.DecideRequest) (*wire.De
 			if until := t.Now().Add(e.cfg.Expire); until.After(s.expires) { // without ask in the manifest it is none
 				s.expires = until
 			}
-			s.approved = fmt.Sprintf("approved by the operator with user id %d, execution %s", q.By, x.name(s))
+			s.approved = approvedBy(q, x, s)
 		} else if err := e.disapprove(t, x, s, q); err != nil {
 			return nil, err
 		}
@@ -81,9 +89,55 @@ func (e *Executions) Decide(ctx context.Context, q wire.DecideRequest) (*wire.De
 	if err != nil {
 		return nil, reasonOf(err, id, e.cfg.Log)
 	}
-	res.Grant = given
+	if res.Grant = given; given == nil {
+		res.Grant = was
+	}
 	e.poke()
 	return res, nil
+}
+
+func approvedBy(q wire.DecideRequest, x *execution, s *step) string {
+	return fmt.Sprintf("approved by the operator with user id %d, execution %s", q.By, x.name(s))
+}
+
+func deniedBy(q wire.DecideRequest) string {
+	why := fmt.Sprintf("the operator with user id %d denied this call", q.By)
+	if q.Reason != "" {
+		why += ": " + q.Reason
+	}
+	return why
+}
+
+// decidedSo finds the step about which the same person has said the same already, and
+// the grant that was given with it. x is nil when there is none.
+func (e *Executions) decidedSo(t *store.Tx, id string, n int, q wire.DecideRequest) (x *execution, s *step, was *wire.Permit) {
+	x, err := load(t, id)
+	if err != nil || n == 0 && len(x.steps) > 1 || n > len(x.steps) {
+		return nil, nil, nil
+	}
+	s = &x.steps[max(n, 1)-1]
+	switch {
+	case !q.Approve:
+		if s.state == disapproved && s.reason != nil && s.reason.Why == deniedBy(q) {
+			return x, s, nil
+		}
+	case s.approved != approvedBy(q, x, s):
+	case q.Kind == "" || q.Kind == wire.PermitOnce:
+		return x, s, nil
+	default:
+		a := govern.Asked{Tool: s.tool, Scope: s.scope, Digest: s.digest, Token: x.who.Token}
+		want, r := govern.NewPermit(q, a, x.id, t.Now())
+		if r != nil {
+			break
+		}
+		for _, p := range e.cfg.Book.List() {
+			if p.Execution == x.id && p.Tool == want.Tool && p.Kind == want.Kind && p.Scope == want.Scope && p.Digest == want.Digest && p.By == want.By &&
+				(p.Kind != wire.PermitFor || p.Until.Sub(p.At) == want.Until.Sub(want.At)) {
+				return x, s, &p
+			}
+		}
+	}
+	return nil, nil, nil
 }
 
 func noWaiting(id string) *deny.Reason {
@@ -118,10 +172,7 @@ func waitingStep(t *store.Tx, id string, n int) (*execution, *step, error) {
 // disapprove ends a step that a person denied. The same call is not asked again for a
 // while: a person who is asked until he says yes has decided nothing.
 func (e *Executions) disapprove(t *store.Tx, x *execution, s *step, q wire.DecideRequest) error {
-	why := fmt.Sprintf("the operator with user id %d denied this call", q.By)
-	if q.Reason != "" {
-		why += ": " + q.Reason
-	}
+	why := deniedBy(q)
 	s.state, s.over, s.expires = disapproved, t.Now(), time.Time{}
 	s.reason = tool.Refuse(deny.ToolDisapproved, s.tool, why, "do not try to do the same in another way; the same call is asked again in an hour at the earliest")
 	s.reason.Execution = x.id

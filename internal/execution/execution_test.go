@@ -247,8 +247,13 @@ func TestACallWaitsForAPersonAndIsDoneOnce(t *testing.T) {
 	if string(s.Steps[0].Answer) != `{"sent":"hello"}` || !strings.Contains(s.Steps[0].Approved, "user id 7") || b.sent.Load() != 1 {
 		t.Errorf("%+v, %d sent", s, b.sent.Load())
 	}
-	if _, r := b.decide(wire.DecideRequest{ID: id, Approve: true}); r == nil || r.Code != deny.ToolMissing {
-		t.Errorf("a call is approved twice: %v", r)
+	if res := b.approve(id, ""); res.State != string(Completed) || b.sent.Load() != 1 { // its answer was lost
+		t.Errorf("%+v, %d sent", res, b.sent.Load())
+	}
+	for _, q := range []wire.DecideRequest{{ID: id}, {ID: id, Approve: true, Kind: wire.PermitAlways, Wide: true}} {
+		if _, r := b.decide(q); r == nil || r.Code != deny.ToolMissing {
+			t.Errorf("a call is decided about twice: %+v, %v", q, r)
+		}
 	}
 	if next := b.ask("notify_send", `{"message":"hello"}`); next == id {
 		t.Error("an approval covers the next call")
@@ -283,6 +288,14 @@ func TestWhatAPersonDeniesIsNotDoneAndNotAskedAgainForAWhile(t *testing.T) {
 	s := b.inspect(id)
 	if s.State != Failed || s.Steps[0].Error == nil || !strings.Contains(s.Steps[0].Error.Why, "not to strangers") {
 		t.Errorf("%+v", s)
+	}
+	if res, r := b.decide(wire.DecideRequest{ID: id, Reason: "not to strangers"}); r != nil || res.Approved || res.State != string(Failed) {
+		t.Errorf("the answer to a denial is given once: %+v, %v", res, r)
+	}
+	for _, q := range []wire.DecideRequest{{ID: id}, {ID: id, Approve: true}} {
+		if _, r := b.decide(q); r == nil || r.Code != deny.ToolMissing {
+			t.Errorf("%+v: %v", q, r)
+		}
 	}
 	if _, r := b.try("", "notify_send", `{"message":"x"}`); r == nil || r.Code != deny.ToolDisapproved {
 		t.Errorf("%v", r)
@@ -383,6 +396,10 @@ func TestGrants(t *testing.T) {
 					t.Fatal(r)
 				}
 				b.until(q.ID, Completed)
+				n := len(b.book.List())
+				if res, r := b.decide(q); r != nil || len(b.book.List()) != n || (res.Grant != nil) != (n == 1) {
+					t.Fatalf("said again: %+v, %v", res, r)
+				}
 				return b
 			}
 			b := given(t)

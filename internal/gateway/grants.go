@@ -25,7 +25,8 @@ type grants struct {
 	trust    func(json.RawMessage) error // takes wire.VerbTrust
 	news     *news
 	// govern answers what is asked of approvals.
-	govern func(ctx context.Context, verb string, body json.RawMessage) (any, error)
+	govern    func(ctx context.Context, verb string, body json.RawMessage) (any, error)
+	governing chan struct{} // a place for each that is under way
 
 	mu   sync.Mutex // guards list, and changes of now
 	list []wire.Grant
@@ -34,6 +35,7 @@ type grants struct {
 func newGrants(c *Config) *grants {
 	g := &grants{
 		manifest: dial.NewPolicy(&team.Agent{Name: c.Agent, Egress: c.Egress, Hosts: c.Hosts}), runtime: c.RuntimeID,
+		governing: make(chan struct{}, maxGoverning),
 	}
 	g.set(c.Grants)
 	return g
@@ -92,10 +94,33 @@ func (g *grants) serve(ctx context.Context, ln *net.UnixListener) {
 			time.Sleep(20 * time.Millisecond) // until descriptors are free again
 			continue
 		}
-		// One at a time: there is one warden.
+		// One at a time, but what takes long: there is one warden.
 		_ = c.SetDeadline(time.Now().Add(peekTimeout))
 		g.take(ctx, wire.New(c), &watches)
 	}
+}
+
+// Times of an answer to an operator, whose question writes to the disk. The warden waits
+// longer than governTime (internal/host/warden, governAsk): it hears that nothing was done.
+const (
+	governTime = 12 * time.Second
+	answerTime = 5 * time.Second // to send it
+	// maxGoverning bounds the operators' questions under way.
+	maxGoverning = 16
+)
+
+// answer answers a question of [toolbox.govern]. Its time begins when the question is
+// there: what was decided must not be lost to a deadline that ended meanwhile.
+func (g *grants) answer(ctx context.Context, c *wire.Conn, m wire.Message) {
+	_ = c.Unix().SetDeadline(time.Now().Add(governTime + answerTime))
+	ctx, cancel := context.WithTimeout(ctx, governTime)
+	defer cancel()
+	answer, err := g.govern(ctx, m.Verb, m.Body)
+	if err != nil {
+		_ = c.Send(m.ID, wire.VerbError, failureOf(err))
+		return
+	}
+	_ = c.Send(m.ID, wire.VerbOK, answer)
 }
 
 func (g *grants) take(ctx context.Context, c *wire.Conn, watches *sync.WaitGroup) {
@@ -135,12 +160,17 @@ func (g *grants) take(ctx context.Context, c *wire.Conn, watches *sync.WaitGroup
 		return
 	}
 	if governs(m.Verb) && g.govern != nil {
-		answer, err := g.govern(ctx, m.Verb, m.Body)
-		if err != nil {
-			_ = c.Send(m.ID, wire.VerbError, failureOf(err))
+		select {
+		case g.governing <- struct{}{}:
+		default:
+			_ = c.Send(m.ID, wire.VerbError, wire.Failure{Message: "the gateway answers as many operators as it does at a time; nothing was done", Mend: "try again", Exit: wire.ExitFailed})
 			return
 		}
-		_ = c.Send(m.ID, wire.VerbOK, answer)
+		kept = true
+		watches.Go(func() {
+			defer func() { _ = c.Close(); <-g.governing }()
+			g.answer(ctx, c, m)
+		})
 		return
 	}
 	var q wire.Grants

@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"context"
+	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -80,5 +82,55 @@ func TestAGrantForOneConnectionIsUsedByOneOfMany(t *testing.T) {
 	work.Wait()
 	if passed.Load() != 1 {
 		t.Errorf("%d connections passed", passed.Load())
+	}
+}
+
+// A decision that waits for the disk keeps nothing else waiting, and has an end before
+// the warden gives it up.
+func TestADecisionKeepsNothingElseWaiting(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root is listened to")
+	}
+	path := filepath.Join(t.TempDir(), "grants.sock")
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGrants(&Config{Agent: "writer"})
+	begun, release := make(chan bool, maxGoverning), make(chan struct{})
+	g.govern = func(ctx context.Context, _ string, _ json.RawMessage) (any, error) {
+		_, ends := ctx.Deadline()
+		begun <- ends
+		<-release
+		return wire.DecideResult{ID: "x"}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	work.Go(func() { g.serve(ctx, ln) })
+	t.Cleanup(func() { cancel(); work.Wait() })
+	answers := make(chan error, maxGoverning)
+	for range maxGoverning {
+		go func() {
+			var res wire.DecideResult
+			answers <- operator(path, wire.VerbDecide, wire.DecideRequest{}, &res)
+		}()
+	}
+	for range maxGoverning {
+		if !<-begun {
+			t.Error("it has no end")
+		}
+	}
+	var none struct{}
+	if err := operator(path, wire.VerbGrants, wire.Grants{}, &none); err != nil {
+		t.Errorf("while decisions wait: %v", err)
+	}
+	if err := operator(path, wire.VerbDecide, wire.DecideRequest{}, &none); err == nil || !strings.Contains(err.Error(), "nothing was done") {
+		t.Errorf("more decisions than there are places: %v", err)
+	}
+	close(release)
+	for range maxGoverning {
+		if err := <-answers; err != nil {
+			t.Error(err)
+		}
 	}
 }

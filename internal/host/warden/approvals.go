@@ -19,7 +19,8 @@ import (
 // its own of each decision: what a gateway says of it may be left out by one that was
 // captured. It keeps no grants (docs/decisions/0095).
 
-// governAsk bounds a gateway's answer: it writes to its disk before.
+// governAsk bounds a gateway's answer: it writes to its disk before, for 12 s at most
+// (internal/gateway, governTime).
 const governAsk = 15 * time.Second
 
 // askGateway asks an agent's gateway over the socket that only root reaches.
@@ -39,10 +40,22 @@ func (a *agentRun) askGateway(ctx context.Context, verb string, req, into any) e
 	if err == nil || errors.As(err, &f) && f.Exit != 0 {
 		return err
 	}
-	return &fault{wire.Failure{
-		Message: fmt.Sprintf("the gateway of %s did not answer: %v", a.Place.Name, err),
-		Mend:    "one of an earlier build does not know approvals until `bulkhead restart " + a.Place.Name + "`", Exit: wire.ExitFailed,
-	}}
+	return unanswered(a.Place.Name, verb, err)
+}
+
+// unanswered is what an operator is told when a gateway took a question and no answer
+// came. What changes something may have been done.
+func unanswered(agent, verb string, err error) error {
+	f := wire.Failure{
+		Message: fmt.Sprintf("the gateway of %s did not answer: %v", agent, err),
+		Mend:    "one of an earlier build does not know approvals until `bulkhead restart " + agent + "`", Exit: wire.ExitFailed,
+	}
+	switch verb {
+	case wire.VerbDecide, wire.VerbRevokePermit, wire.VerbExecution:
+		f.Message += "; it may have taken effect"
+		f.Mend = "say the same again, which does nothing twice, or look with `bulkhead approvals`, `grants` and `execution list`; " + f.Mend
+	}
+	return &fault{f}
 }
 
 // asking gives the agents that a question is about: those that are named, or all that
