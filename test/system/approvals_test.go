@@ -118,8 +118,14 @@ func person(t *testing.T, c stage.CLI) {
 		if s := inspected(t, c, id); string(s.Steps[0].Answer) != `{"key":"n","value":1}` || !strings.Contains(s.Steps[0].Approved, "user id 0") {
 			t.Errorf("%+v", s)
 		}
-		if r := c.Try(t, "approve", "writer", id); r.Exit != wire.ExitBadInput {
-			t.Errorf("it is approved again: %s", r)
+		if r := c.Try(t, "approve", "writer", id); r.Exit != 0 || !strings.Contains(r.Stdout, "completed") { // the same word again: its answer
+			t.Errorf("%s", r)
+		}
+		if r := call(t, c, "writer", "mem_get", `{"key":"n"}`); !strings.Contains(r.Stdout, `"value":1`) {
+			t.Errorf("it was done again: %s", r)
+		}
+		if r := c.Try(t, "deny", "writer", id); r.Exit != wire.ExitBadInput {
+			t.Errorf("what was approved is denied: %s", r)
 		}
 		stage.Until(t, "who watches sees the decision", has(`"kind":"approval"`, `"allowed"`, id, "approved once", "user id 0"))
 		stage.Until(t, "and the log has it", logged(t, "an operator decides", id, `"uid":0`))
