@@ -92,6 +92,8 @@ func (x *execution) act(t *store.Tx, a act, by uint32, operator bool) error {
 			if s.state == running { // of one that was cancelled
 				return conflict("step "+fmt.Sprint(s.n)+" is still ending", "try again in a moment")
 			}
+			s.unsure = s.unsure || s.state == failed && s.touched
+			s.touched = false
 			s.state, s.approved, s.expires, s.began, s.over, s.reason = pending, "", time.Time{}, time.Time{}, time.Time{}, nil
 		}
 	}

@@ -327,6 +327,7 @@ func (e *Executions) waitAt(t *store.Tx, at atStep, c *tool.Call, a govern.Asked
 	}
 	s := &x.steps[at.n-1]
 	s.state, s.expires, s.began = waiting, t.Now().Add(e.cfg.Expire), time.Time{}
+	s.touched = false
 	if err := x.put(t, s); err != nil {
 		return nil, nil, err
 	}

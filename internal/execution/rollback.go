@@ -141,13 +141,16 @@ func (e *Executions) undo(ctx context.Context, c *tool.Call, id string, n int) (
 	if err != nil {
 		return "", "", err
 	}
-	// Of a failed one that keeps something nobody knows whether it was done.
 	switch {
-	case s.state == undone:
-		return undone, "", nil
 	case s.state == running:
 		return refusedNow, "its call is still ending; try again in a moment", nil
-	case s.state != done && (s.state != failed || len(raw) == 0):
+	case s.unsure:
+		return impossible, "it was tried again, and it is not known whether an earlier try was done, too", nil
+	case s.state == undone:
+		return undone, "", nil
+	case s.state == failed && s.touched && len(raw) == 0:
+		return impossible, "it is not known whether it was done", nil
+	case s.state != done && (s.state != failed || !s.touched):
 		return nothing, "it was not done", nil
 	}
 	calls := e.cfg.Calls()
@@ -157,7 +160,7 @@ func (e *Executions) undo(ctx context.Context, c *tool.Call, id string, n int) (
 		t = calls.Find(s.tool)
 	}
 	switch {
-	case t != nil && !t.Effect && len(raw) == 0:
+	case !s.touched && (t == nil || !t.Effect):
 		return nothing, "it only read", nil
 	case !ok:
 		return impossible, "nothing takes back what " + s.tool + " does", nil

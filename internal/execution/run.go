@@ -69,14 +69,14 @@ func (e *Executions) next(id string) error {
 			}
 			return nil
 		}
-		return e.over(id, s.n, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
+		return e.over(id, s.n, false, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
 	}
 	calls := e.cfg.Calls()
 	if calls == nil {
 		return errStopped
 	}
 	if reason := unchanged(calls, s, input); reason != nil {
-		return e.over(id, s.n, nil, reason)
+		return e.over(id, s.n, false, nil, reason)
 	}
 	a, reason := calls.Admit(e.ctx, x.who, s.tool)
 	if reason != nil {
@@ -86,7 +86,7 @@ func (e *Executions) next(id string) error {
 			}
 			return nil
 		}
-		return e.over(id, s.n, nil, reason)
+		return e.over(id, s.n, false, nil, reason)
 	}
 	ctx, cancel := context.WithCancel(tool.WithKeeper(context.WithValue(e.ctx, stepKey{}, atStep{id, s.n}), e.keeper(id, s.n)))
 	defer cancel()
@@ -103,7 +103,7 @@ func (e *Executions) next(id string) error {
 	if reason != nil && reason.Code == deny.ToolApproval && reason.Execution == id {
 		return nil // it waits: the gate has written it down
 	}
-	return e.over(id, s.n, answer, reason)
+	return e.over(id, s.n, a.Touched(), answer, reason)
 }
 
 // unchanged says whether the input means to the tool what it meant when it was asked
@@ -157,7 +157,7 @@ func (e *Executions) begin(id string, n int) error {
 		if x.state != Queued && x.state != Running || s.state != pending && s.state != granted {
 			return errStopped
 		}
-		s.state, s.began = running, t.Now()
+		s.state, s.began, s.touched = running, t.Now(), true
 		if err := x.put(t, s); err != nil {
 			return err
 		}
@@ -175,9 +175,9 @@ func (e *Executions) cancels(id string, cancel context.CancelFunc) {
 }
 
 // over writes down how a step ended, however long the disk takes to be there for it.
-func (e *Executions) over(id string, n int, answer json.RawMessage, reason *deny.Reason) error {
+func (e *Executions) over(id string, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
 	for {
-		err := e.ended(id, n, answer, reason)
+		err := e.ended(id, n, touched, answer, reason)
 		if err == nil || asReason(err) != nil && asReason(err).Code == deny.ToolMissing {
 			return nil
 		}
@@ -188,7 +188,7 @@ func (e *Executions) over(id string, n int, answer json.RawMessage, reason *deny
 	}
 }
 
-func (e *Executions) ended(id string, n int, answer json.RawMessage, reason *deny.Reason) error {
+func (e *Executions) ended(id string, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
 	kept := answer
 	if len(kept) > maxAnswer {
 		kept, _ = json.Marshal(map[string]any{"notKept": true, "bytes": len(answer)})
@@ -200,7 +200,7 @@ func (e *Executions) ended(id string, n int, answer json.RawMessage, reason *den
 				return err
 			}
 			s := &x.steps[n-1]
-			s.state, s.over, s.reason = done, t.Now(), reason
+			s.state, s.over, s.reason, s.touched = done, t.Now(), reason, touched
 			if reason != nil {
 				s.state = failed
 				if reason.Code == deny.ToolDisapproved {
@@ -210,10 +210,12 @@ func (e *Executions) ended(id string, n int, answer json.RawMessage, reason *den
 			if err := x.put(t, s); err != nil {
 				return err
 			}
-			if reason != nil {
-				err = x.dropUndo(t, n) // a call that was refused or failed leaves nothing
-			} else {
+			// What failed may have been done all the same, and can be looked at and taken
+			// back; of what did not get that far nothing is kept.
+			if touched {
 				err = x.chargeUndo(t, n)
+			} else {
+				err = x.dropUndo(t, n)
 			}
 			if err != nil {
 				return err

@@ -153,6 +153,46 @@ func TestWhatFailsEndsAnExecutionOrNot(t *testing.T) {
 	}
 }
 
+// rolledBack gives what a rollback says of each step.
+func (b *bench) rolledBack(id string) string {
+	b.t.Helper()
+	out, r := b.try("", "execution_rollback", `{"executionId":"`+id+`"}`)
+	var got struct{ Steps []RolledBack }
+	if r != nil || json.Unmarshal([]byte(out), &got) != nil {
+		b.t.Fatalf("%s, %v", out, r)
+	}
+	var list []string
+	for _, s := range got.Steps {
+		list = append(list, s.Outcome+": "+s.Why)
+	}
+	return strings.Join(list, "; ")
+}
+
+func TestRollbackOfWhatFailed(t *testing.T) {
+	b := start(t, nil)
+	free(b)
+	b.fail.Store(true)
+	id := b.begin(false, sendStep("x"), getStep, map[string]any{"tool": "net_http_post", "input": map[string]string{"url": "a.example:443"}})
+	b.until(id, Waiting)
+	if _, r := b.decide(wire.DecideRequest{ID: id + ".3"}); r != nil {
+		t.Fatal(r)
+	}
+	b.until(id, Partial)
+	const want = "cannot be undone: it is not known whether it was done; nothing to undo: it only read; nothing to undo: it was not done"
+	if got := b.rolledBack(id); got != want {
+		t.Errorf("%s\nwant %s", got, want)
+	}
+	b.fail.Store(false)
+	b.clock.add(2 * refusedFor)
+	b.must("execution_retry", id)
+	b.until(id, Waiting)
+	b.approve(id+".3", "")
+	b.until(id, Completed)
+	if got := b.rolledBack(id); !strings.HasPrefix(got, "cannot be undone: it was tried again") {
+		t.Errorf("an earlier try is forgotten: %s", got)
+	}
+}
+
 func TestADeniedStep(t *testing.T) {
 	b := start(t, nil)
 	id := b.begin(false, sendStep("x"), getStep, sendStep("x"))
@@ -294,6 +334,9 @@ func TestStepsAfterARestart(t *testing.T) {
 			if states(s) != c.steps || b.sent.Load() != 2 || !strings.Contains(s.Steps[1].Error.Why, "may or may not") {
 				t.Errorf("%s, %d sent: %+v", states(s), b.sent.Load(), s.Steps[1].Error)
 			}
+			if got := b.rolledBack(id); !strings.Contains(got, "; cannot be undone: it is not known whether it was done; ") {
+				t.Error(got)
+			}
 		})
 	}
 }
@@ -408,4 +451,36 @@ func FuzzStart(f *testing.F) {
 			t.Fatalf("%s: %v", in, r)
 		}
 	})
+}
+
+// What a step kept stays when it was done and could not be written down.
+func TestWhatTakesAStepBackOutlivesItsFailing(t *testing.T) {
+	b := start(t, nil)
+	id := b.begin(true, getStep)
+	b.until(id, Completed)
+	undo := func(touched bool) (raw []byte) {
+		if err := b.e.keeper(id, 1)(nil, []byte("back")); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.e.ended(id, 1, touched, nil, errUncertain("mem_get")); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.store.View(t.Context(), func(tx *store.Tx) error {
+			x, err := load(tx, id)
+			if err != nil {
+				return err
+			}
+			raw, err = x.undoOf(tx, 1)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return raw
+	}
+	if got := undo(true); string(got) != "back" {
+		t.Errorf("%q", got)
+	}
+	if got := undo(false); got != nil {
+		t.Errorf("%q", got)
+	}
 }

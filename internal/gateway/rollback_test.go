@@ -28,7 +28,7 @@ func newDesk(t testing.TB, ask ...string) desk {
 	t.Helper()
 	cfg := Config{
 		Team: "t", Agent: "a", Token: runtimeToken, DialerSocket: "none", Data: t.TempDir(),
-		Tools: &team.Tools{Allow: []string{"mem", "fs", "events", "execution"}, RatePerMinute: 100_000},
+		Tools: &team.Tools{Allow: []string{"mem", "fs", "db", "events", "execution"}, RatePerMinute: 100_000},
 	}
 	if len(ask) > 0 {
 		cfg.Ask = &team.Ask{Tools: ask}
@@ -152,6 +152,20 @@ func TestRollbackUndoesWhatCanBeAndSaysWhatCannot(t *testing.T) {
 	}
 	if after := d.picture(); after != before {
 		t.Errorf("after a second time:\n%s", after)
+	}
+}
+
+// What had an effect is never said to have only read, and what may have had one is never
+// said not to have been done.
+func TestRollbackDoesNotDenyWhatHappened(t *testing.T) {
+	d := newDesk(t)
+	d.call("db_create_table", `{"table":"t","schema":[{"column":"a","type":"integer"}]}`)
+	d.call("mem_set", `{"key":"text","value":"x"}`)
+	x := d.run(`db_query {"sql":"SELECT count(*) FROM t"}`, `db_query {"sql":"INSERT INTO t VALUES (1)"}`, `db_query {"sql":"DROP TABLE t"}`,
+		`db_insert {"table":"none","data":{"a":1}}`, `mem_incr {"key":"text"}`)
+	const want = "nothing to undo; cannot be undone; cannot be undone; cannot be undone; nothing to undo"
+	if got := d.rollback(x.ID); got != want {
+		t.Errorf("%s\nwant %s\n%+v", got, want, x.Steps)
 	}
 }
 
