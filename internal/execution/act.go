@@ -63,7 +63,7 @@ func (x *execution) act(t *store.Tx, a act, by uint32, operator bool) error {
 	switch {
 	case a == retried && !x.state.ended():
 		return conflict("it has not ended: "+string(x.state), "execution_inspect says how it stands")
-	case a == retried && x.state == Completed:
+	case a == retried && x.outcome() == Completed:
 		return conflict("all of its steps were done", "start another one to have them done again")
 	case a != retried && x.state.ended():
 		return conflict("it has ended already: "+string(x.state), "execution_inspect says how")
@@ -91,6 +91,9 @@ func (x *execution) act(t *store.Tx, a act, by uint32, operator bool) error {
 			}
 			if s.state == running { // of one that was cancelled
 				return conflict("step "+fmt.Sprint(s.n)+" is still ending", "try again in a moment")
+			}
+			if err := x.letGo(t, s.n); err != nil {
+				return err
 			}
 			s.unsure = s.unsure || s.state == failed && s.touched
 			s.touched = false

@@ -76,6 +76,20 @@ func (x *execution) chargeUndo(t *store.Tx, n int) error {
 	return x.dropUndo(t, n)
 }
 
+// letGo lets go of what a step that ended keeps beside its input, and counts it no more.
+func (x *execution) letGo(t *store.Tx, n int) error {
+	size, err := t.Int("SELECT coalesce(length(answer), 0) + coalesce(length(undo), 0) FROM step WHERE execution = ? AND n = ?", x.id, n)
+	if err != nil || size == 0 {
+		return err
+	}
+	if _, err := t.Exec("UPDATE step SET answer = NULL, undo = NULL WHERE execution = ? AND n = ?", x.id, n); err != nil {
+		return err
+	}
+	x.size -= size
+	return t.Charge(-size)
+}
+
+// dropUndo lets go of what was not counted yet.
 func (x *execution) dropUndo(t *store.Tx, n int) error {
 	_, err := t.Exec("UPDATE step SET undo = NULL WHERE execution = ? AND n = ?", x.id, n)
 	return err
@@ -189,7 +203,7 @@ func (e *Executions) undo(ctx context.Context, c *tool.Call, id string, n int) (
 				return err
 			}
 		}
-		if err := x.dropUndo(t, n); err != nil {
+		if err := x.letGo(t, n); err != nil {
 			return err
 		}
 		one := &x.steps[n-1]
@@ -225,9 +239,9 @@ func (e *Executions) notUndone(err error, name string) (outcome, why string, _ e
 }
 
 // settle writes what a rollback changed of the execution, whose state stays: that is how
-// it ended. What a step kept stays counted until the execution is let go of.
+// it ended.
 func (x *execution) settle(t *store.Tx) error {
 	x.changed = t.Now()
-	_, err := t.Exec("UPDATE execution SET changed = ?2, why = ?3 WHERE id = ?1", x.id, ms(x.changed), x.why)
+	_, err := t.Exec("UPDATE execution SET changed = ?2, why = ?3, size = ?4 WHERE id = ?1", x.id, ms(x.changed), x.why, x.size)
 	return err
 }

@@ -13,6 +13,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/execution"
+	"bulkhead/internal/store"
 	"bulkhead/internal/team"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/wire"
@@ -152,6 +153,56 @@ func TestRollbackUndoesWhatCanBeAndSaysWhatCannot(t *testing.T) {
 	}
 	if after := d.picture(); after != before {
 		t.Errorf("after a second time:\n%s", after)
+	}
+}
+
+// What was undone is done again by a retry, nothing of the first time shows, and however
+// often that is nothing more is counted.
+func TestWhatWasUndoneIsTriedAgain(t *testing.T) {
+	d := newDesk(t)
+	d.begin()
+	x := d.run(`mem_set {"key":"a","value":2}`, `mem_get {"key":"a"}`, `fs_write {"path":"f","text":"new"}`)
+	used := func() (n int64) {
+		t.Helper()
+		if err := d.set.store.View(t.Context(), func(tx *store.Tx) error { n = tx.Used(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first := used()
+	for range 3 {
+		if got := d.rollback(x.ID); got != "undone; nothing to undo; undone" {
+			t.Fatal(got)
+		}
+		if s := d.ended(x.ID); s.State != execution.Completed || s.Steps[0].Answer != nil || s.Steps[1].Answer == nil {
+			t.Errorf("%+v", s)
+		}
+		if _, r := d.try("execution_retry", `{"executionId":"`+x.ID+`"}`); r != nil {
+			t.Fatal(r)
+		}
+		if s := d.ended(x.ID); s.State != execution.Completed || s.Steps[0].Answer == nil || s.Steps[2].Answer == nil {
+			t.Errorf("%+v", s)
+		}
+		if now := used(); now != first {
+			t.Errorf("%d bytes are counted, and at first %d", now, first)
+		}
+	}
+	if got := d.call("mem_get", `{"key":"a"}`); got != `{"key":"a","value":2}` {
+		t.Error(got)
+	}
+	if _, r := d.try("execution_retry", `{"executionId":"`+x.ID+`"}`); r == nil || r.Code != deny.ToolConflict {
+		t.Errorf("what was done is tried again: %v", r)
+	}
+}
+
+// A value that is too large to be kept cannot be undone, and says so.
+func TestALargeValueCannotBeUndone(t *testing.T) {
+	d := newDesk(t)
+	text := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
+	d.call("mem_set", `{"key":"a","value":`+text(400<<10)+`}`)
+	x := d.run(`mem_set {"key":"a","value":`+text(300<<10)+`}`, `mem_set {"key":"a","value":`+text(500<<10)+`}`)
+	if got := d.rollback(x.ID); got != "not undone; cannot be undone" {
+		t.Error(got)
 	}
 }
 
