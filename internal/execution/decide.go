@@ -193,7 +193,7 @@ func (e *Executions) Approvals(ctx context.Context, id string) ([]wire.Approval,
 			s := &x.steps[one.n-1]
 			out = append(out, wire.Approval{
 				ID: x.name(s), Tool: s.tool, Step: s.n, Steps: len(x.steps), Scope: s.scope, Token: x.who.Token,
-				Since: s.expires.Add(-e.cfg.Expire), Until: s.expires, Digest: s.digest, Given: e.given(s.tool, raw, most),
+				Since: s.since, Until: s.expires, Digest: s.digest, Given: e.given(s.tool, raw, most),
 			})
 		}
 		return nil

@@ -79,6 +79,7 @@ type Executions struct {
 
 	mu     sync.Mutex
 	active map[string]*atWork
+	later  map[string]time.Time // of what was put off: not before
 	asking wire.Asking
 }
 
@@ -90,7 +91,7 @@ type atWork struct {
 // Open makes the tables, and settles what an earlier gateway left.
 func Open(ctx context.Context, cfg Config) (*Executions, error) {
 	cfg.setDefaults()
-	e := &Executions{cfg: cfg, wake: make(chan struct{}, 1), active: map[string]*atWork{}}
+	e := &Executions{cfg: cfg, wake: make(chan struct{}, 1), active: map[string]*atWork{}, later: map[string]time.Time{}}
 	if err := cfg.Store.Migrate(ctx, "execution", schema); err != nil {
 		return nil, err
 	}
@@ -137,7 +138,14 @@ func recoverAll(t *store.Tx) error {
 			return err
 		}
 		for i := range x.steps {
-			if s := &x.steps[i]; s.state == running {
+			s := &x.steps[i]
+			if s.state == running && !s.touched { // it came as far as the gate
+				s.state, s.began = pending, time.Time{}
+				if err := x.put(t, s); err != nil {
+					return err
+				}
+			}
+			if s.state == running {
 				s.state, s.over, s.reason = failed, t.Now(), errUncertain(s.tool)
 				if err := x.put(t, s); err != nil {
 					return err
@@ -163,21 +171,25 @@ func (e *Executions) poke() {
 
 // pump begins what is queued, and says how much waits, whenever it is woken.
 func (e *Executions) pump() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-e.ctx.Done():
 			return
 		case <-e.wake:
+		case <-timer.C:
 		}
-		e.look()
+		timer.Reset(e.look())
 	}
 }
 
-func (e *Executions) look() {
+// look begins what is queued, and says when to look again at the latest.
+func (e *Executions) look() time.Duration {
 	var queued []string
 	var now wire.Asking
 	err := e.cfg.Store.View(e.ctx, func(t *store.Tx) (err error) {
-		if queued, err = ids(t, 2*maxActive, "SELECT id FROM execution WHERE state = 'queued' ORDER BY created, id"); err != nil {
+		if queued, err = ids(t, maxKept, "SELECT id FROM execution WHERE state = 'queued' ORDER BY created, id"); err != nil {
 			return err
 		}
 		return t.Query("SELECT count(*), coalesce(min(e.changed), 0) FROM step s JOIN execution e ON e.id = s.execution WHERE s.state = 'waiting' AND s.expires > ?", func(row []sqlite.Value) error {
@@ -189,12 +201,23 @@ func (e *Executions) look() {
 		if e.ctx.Err() == nil {
 			e.cfg.Log.Error("executions cannot be read", "error", err)
 		}
-		return
+		return again
 	}
 	e.mu.Lock()
 	changed := now != e.asking
 	e.asking = now
+	next := time.Hour
+	for id, due := range e.later {
+		if wait := time.Until(due); wait > 0 {
+			next = min(next, wait)
+		} else {
+			delete(e.later, id)
+		}
+	}
 	for _, id := range queued {
+		if _, off := e.later[id]; off {
+			continue
+		}
 		if e.active[id] != nil || len(e.active) >= maxActive || e.ctx.Err() != nil {
 			continue
 		}
@@ -205,6 +228,7 @@ func (e *Executions) look() {
 	if changed {
 		e.cfg.Changed()
 	}
+	return next
 }
 
 // Asking is how much waits for a person.
@@ -249,7 +273,15 @@ func (e *Executions) Pass(ctx context.Context, c *tool.Call, input []byte, whole
 	if !whole {
 		a.Digest = "" // a grant for one input does not know the rest
 	}
-	if by, ok := e.cfg.Book.Find(a); ok {
+	at, isStep := ctx.Value(stepKey{}).(atStep)
+	by, ok := e.cfg.Book.Find(a)
+	if ok && isStep {
+		if err := e.touch(ctx, at); err != nil {
+			return "", reasonOf(err, c.Tool.Name, e.cfg.Log)
+		}
+		by, ok = e.cfg.Book.Find(a) // it may have been revoked meanwhile
+	}
+	if ok {
 		return by, nil
 	}
 	if !whole {
@@ -261,7 +293,6 @@ func (e *Executions) Pass(ctx context.Context, c *tool.Call, input []byte, whole
 	}
 	ctx = context.WithoutCancel(ctx) // who hangs up has asked
 	var told *record.Record
-	at, isStep := ctx.Value(stepKey{}).(atStep)
 	err := e.cfg.Store.Update(ctx, func(t *store.Tx) (err error) {
 		told = nil
 		if isStep {
@@ -305,7 +336,7 @@ func (e *Executions) keep(t *store.Tx, c *tool.Call, a govern.Asked, input []byt
 		return r, nil, err
 	}
 	x := &execution{id: govern.NewID("x"), state: Waiting, direct: true, who: c.Caller, stop: true, steps: []step{{
-		n: 1, tool: c.Tool.Name, digest: a.Digest, scope: a.Scope, state: waiting, expires: t.Now().Add(e.cfg.Expire),
+		n: 1, tool: c.Tool.Name, digest: a.Digest, scope: a.Scope, state: waiting, since: t.Now(), expires: t.Now().Add(e.cfg.Expire),
 	}}}
 	if err := x.insert(t, [][]byte{input}); err != nil {
 		return nil, nil, err
@@ -318,16 +349,24 @@ func (e *Executions) waitAt(t *store.Tx, at atStep, c *tool.Call, a govern.Asked
 	if r, err := refused(t, a); err != nil || r != nil {
 		return r, nil, err
 	}
-	if r, err := e.full(t, c.Tool.Name); err != nil || r != nil {
-		return r, nil, err
-	}
 	x, err := load(t, at.id)
 	if err != nil {
 		return nil, nil, err
 	}
 	s := &x.steps[at.n-1]
-	s.state, s.expires, s.began = waiting, t.Now().Add(e.cfg.Expire), time.Time{}
-	s.touched = false
+	s.began, s.touched = time.Time{}, false
+	full, err := e.full(t, c.Tool.Name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if full != nil { // it waits until it may wait
+		full.Execution, s.state = x.id, pending
+		if err := x.put(t, s); err != nil {
+			return nil, nil, err
+		}
+		return full, nil, x.advance(t)
+	}
+	s.state, s.since, s.expires = waiting, t.Now(), t.Now().Add(e.cfg.Expire)
 	if err := x.put(t, s); err != nil {
 		return nil, nil, err
 	}
@@ -366,14 +405,18 @@ func (x *execution) name(s *step) string {
 // waits is what a caller is told whose call is kept.
 func (e *Executions) waits(x *execution, s *step) *deny.Reason {
 	why := "a person has to approve this call first; it is kept as execution " + x.id
-	if s.state == waiting {
-		why += " and waits until " + s.expires.UTC().Format(time.RFC3339)
-	} else {
-		why += ", which was approved and is " + string(x.state)
+	mend := "do not repeat the call: go on with something else, and look with execution_inspect {\"executionId\": \"" + x.id + "\"}"
+	switch s.state {
+	case waiting:
+		why += " and waits until " + s.expires.UTC().Format(time.RFC3339) + "; nothing has been done yet"
+		mend += "; the operator decides with `sudo bulkhead approve " + e.cfg.Agent + " " + x.name(s) + "`"
+	case running:
+		why += ", which was approved and is being done"
+	default:
+		why += ", which was approved and is " + string(x.state) + "; nothing has been done yet"
 	}
-	r := tool.Refuse(deny.ToolApproval, s.tool, why+"; nothing has been done yet",
-		"do not repeat the call: go on with something else, and look with execution_inspect {\"executionId\": \""+x.id+"\"}; the operator decides with `sudo bulkhead approve "+e.cfg.Agent+" "+x.name(s)+"`")
-	r.Execution = x.id
+	r := tool.Refuse(deny.ToolApproval, s.tool, why, mend)
+	r.Execution, r.State = x.id, string(x.state)
 	return r
 }
 

@@ -504,7 +504,7 @@ func TestWhatBeganBeforeARestartIsNotDoneAgain(t *testing.T) {
 	}
 	if err := st.Update(t.Context(), func(tx *store.Tx) error { // as a gateway leaves it that is killed
 		for id, state := range map[string]string{began: running, queued: granted} {
-			if _, err := tx.Exec("UPDATE step SET state = ?, expires = 0 WHERE execution = ?", state, id); err != nil {
+			if _, err := tx.Exec("UPDATE step SET state = ?, touched = 1, expires = 0 WHERE execution = ?", state, id); err != nil {
 				return err
 			}
 			if _, err := tx.Exec("UPDATE execution SET state = 'running' WHERE id = ?", id); err != nil {

@@ -34,15 +34,23 @@ func (e *Executions) do(id string) {
 		case errors.Is(err, errStopped):
 			return
 		default:
-			if e.ctx.Err() == nil {
+			wait := later(again)
+			if !errors.As(err, &wait) && e.ctx.Err() == nil {
 				e.cfg.Log.Error("an execution cannot go on now", "execution", id, "error", err)
 			}
-			if !e.pause(again) {
-				return
-			}
+			e.mu.Lock()
+			e.later[id] = time.Now().Add(time.Duration(wait))
+			e.mu.Unlock()
+			return
 		}
 	}
 }
+
+// later is the error of an execution that cannot go on now and is tried again after that
+// time. Until then others have its place.
+type later time.Duration
+
+func (l later) Error() string { return "execution: not within " + time.Duration(l).String() }
 
 // pause waits; false: everything ends.
 func (e *Executions) pause(d time.Duration) bool {
@@ -64,10 +72,7 @@ func (e *Executions) next(id string) error {
 	}
 	if err := e.cfg.Still(x.who); err != nil {
 		if e.cfg.Unknown != nil && errors.Is(err, e.cfg.Unknown) {
-			if !e.pause(again) {
-				return errStopped
-			}
-			return nil
+			return later(again)
 		}
 		return e.over(id, s.n, false, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
 	}
@@ -81,10 +86,7 @@ func (e *Executions) next(id string) error {
 	a, reason := calls.Admit(e.ctx, x.who, s.tool)
 	if reason != nil {
 		if reason.Code == deny.ToolRate {
-			if !e.pause(time.Duration(max(1, reason.RetryAfter)) * time.Second) {
-				return errStopped
-			}
-			return nil
+			return later(time.Duration(max(1, reason.RetryAfter)) * time.Second)
 		}
 		return e.over(id, s.n, false, nil, reason)
 	}
@@ -92,16 +94,21 @@ func (e *Executions) next(id string) error {
 	defer cancel()
 	e.cancels(id, cancel) // before: who cancels from now on finds it
 	defer e.cancels(id, nil)
-	if err := e.begin(id, s.n); err != nil {
-		_ = a.Refuse(e.ctx, tool.Refuse(deny.ToolConflict, s.tool, "the execution of this call was stopped before it began", "execution_inspect says how it stands"))
+	if s, err = e.begin(id, s.n); err != nil {
+		_ = a.Refuse(e.ctx, tool.Refuse(deny.ToolConflict, x.id, "the execution of this call was stopped before it began", "execution_inspect says how it stands"))
 		return err
 	}
 	if s.state == granted {
 		a.Approved(s.approved)
 	}
 	answer, reason := a.Run(ctx, input)
-	if reason != nil && reason.Code == deny.ToolApproval && reason.Execution == id {
-		return nil // it waits: the gate has written it down
+	if reason != nil && reason.Execution == id { // the gate has written it down
+		switch reason.Code {
+		case deny.ToolApproval:
+			return nil // it waits
+		case deny.ToolRate:
+			return later(again) // too many do
+		}
 	}
 	return e.over(id, s.n, a.Touched(), answer, reason)
 }
@@ -134,6 +141,14 @@ func (e *Executions) first(id string) (x *execution, s *step, input []byte, err 
 		}
 		for i := range x.steps {
 			if s = &x.steps[i]; s.state == pending || s.state == granted {
+				if s.state == pending && e.cfg.Asks(s.tool) && !e.granted(*s, x.who.Token) {
+					switch r, err := e.full(t, s.tool); {
+					case err != nil:
+						return err
+					case r != nil:
+						return later(again)
+					}
+				}
 				input, err = x.input(t, s.n)
 				return err
 			}
@@ -146,9 +161,10 @@ func (e *Executions) first(id string) (x *execution, s *step, input []byte, err 
 	return x, s, input, err
 }
 
-// begin writes down that a step's call begins, unless somebody stopped it meanwhile.
-func (e *Executions) begin(id string, n int) error {
-	return e.cfg.Store.Update(e.ctx, func(t *store.Tx) error {
+// begin writes down that a step's call begins, unless somebody stopped it meanwhile, and
+// gives the step as it was. One that has yet to pass the gate has not touched anything.
+func (e *Executions) begin(id string, n int) (was *step, err error) {
+	err = e.cfg.Store.Update(e.ctx, func(t *store.Tx) error {
 		x, err := load(t, id)
 		if err != nil {
 			return err
@@ -157,11 +173,23 @@ func (e *Executions) begin(id string, n int) error {
 		if x.state != Queued && x.state != Running || s.state != pending && s.state != granted {
 			return errStopped
 		}
-		s.state, s.began, s.touched = running, t.Now(), true
+		before := *s
+		was = &before
+		s.touched = s.state == granted || !e.cfg.Asks(s.tool)
+		s.state, s.began = running, t.Now()
 		if err := x.put(t, s); err != nil {
 			return err
 		}
 		return x.advance(t)
+	})
+	return was, err
+}
+
+// touch writes down that a step's call passed the gate.
+func (e *Executions) touch(ctx context.Context, at atStep) error {
+	return e.cfg.Store.Update(context.WithoutCancel(ctx), func(t *store.Tx) error {
+		_, err := t.Exec("UPDATE step SET touched = 1 WHERE execution = ? AND n = ? AND state = 'running'", at.id, at.n)
+		return err
 	})
 }
 

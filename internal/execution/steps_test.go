@@ -1,6 +1,7 @@
 package execution
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -483,4 +484,151 @@ func TestWhatTakesAStepBackOutlivesItsFailing(t *testing.T) {
 	if got := undo(false); got != nil {
 		t.Errorf("%q", got)
 	}
+}
+
+// edit changes the rows, as a gateway leaves them that is killed.
+func (b *bench) edit(sql string, args ...any) {
+	b.t.Helper()
+	if err := b.store.Update(b.t.Context(), func(tx *store.Tx) error { _, err := tx.Exec(sql, args...); return err }); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// What a person approved is for that try: a step is begun as it is, not as it was when
+// it was looked at.
+func TestAnApprovalEndsWithACancel(t *testing.T) {
+	b := start(t, nil)
+	unknown := fmt.Errorf("just started: %w", errUnknown)
+	b.still.Store(&unknown)
+	id := b.ask("notify_send", `{"message":"x"}`)
+	b.approve(id, "")
+	x, s, _, err := b.e.first(id)
+	if err != nil || s.state != granted {
+		t.Fatalf("%+v, %v", x, err)
+	}
+	b.must("execution_cancel", id)
+	b.must("execution_retry", id)
+	if was, err := b.e.begin(id, s.n); err != nil || was.state != pending || was.approved != "" {
+		t.Errorf("%+v, %v", was, err)
+	}
+}
+
+// With no place to wait in, a step waits for one, and does not fail.
+func TestAStepWaitsForAPlaceToWaitIn(t *testing.T) {
+	b := start(t, nil)
+	var first string
+	for i := range 3 {
+		first = b.ask("notify_send", fmt.Sprintf(`{"message":"%d"}`, i))
+	}
+	id := b.begin(true, sendStep("x"))
+	for b.e.isLater(id) == false {
+		time.Sleep(time.Millisecond)
+	}
+	if s := b.inspect(id); s.State != Queued || states(s) != "pending" {
+		t.Errorf("%+v", s)
+	}
+	// It came as far as the gate, and somebody else took the place.
+	if _, err := b.e.begin(id, 1); err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.WithValue(t.Context(), stepKey{}, atStep{id, 1})
+	if _, r := b.calls.Call(ctx, who, "notify_send", []byte(`{"message":"x"}`)); r == nil || r.Code != deny.ToolRate || r.Execution != id {
+		t.Errorf("%v", r)
+	}
+	if s := b.inspect(id); s.State != Queued || states(s) != "pending" || s.Steps[0].Began != nil {
+		t.Errorf("%+v", s)
+	}
+	b.must("execution_cancel", first)
+	b.until(id, Waiting)
+	if b.sent.Load() != 0 {
+		t.Error("it is sent")
+	}
+}
+
+func (e *Executions) isLater(id string) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	_, ok := e.later[id]
+	return ok
+}
+
+// A gateway is killed when a step came as far as the gate: nothing was done, and it
+// waits for a person. With a grant it passed the gate, and nobody knows.
+func TestAStepThatOnlyCameToWaitIsNotUncertain(t *testing.T) {
+	for _, passed := range []bool{false, true} {
+		b := start(t, nil)
+		unknown := fmt.Errorf("just started: %w", errUnknown)
+		b.still.Store(&unknown)
+		id := b.begin(true, sendStep("x"))
+		was, err := b.e.begin(id, 1)
+		if err != nil || was.state != pending {
+			t.Fatalf("%+v, %v", was, err)
+		}
+		if passed {
+			if err := b.e.touch(t.Context(), atStep{id, 1}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		b.close()
+		b.still.Store(nil)
+		b.open()
+		if passed {
+			if s := b.until(id, Failed); !strings.Contains(s.Steps[0].Error.Why, "may or may not") {
+				t.Errorf("%+v", s)
+			}
+		} else {
+			b.until(id, Waiting)
+		}
+		if b.sent.Load() != 0 {
+			t.Error("it is sent")
+		}
+	}
+}
+
+// A call with a grant is written down as one that may have had an effect before it has.
+func TestAGrantTouchesBeforeTheCall(t *testing.T) {
+	b := start(t, func(b *bench) { b.held = make(chan struct{}) })
+	first := b.ask("notify_send", `{"message":"first"}`)
+	b.approve(first, wire.PermitAlways)
+	b.held <- struct{}{}
+	b.until(first, Completed)
+	id := b.begin(true, sendStep("x"))
+	for b.sent.Load() != 2 {
+		time.Sleep(time.Millisecond)
+	}
+	if err := b.store.View(t.Context(), func(tx *store.Tx) error {
+		x, err := load(tx, id)
+		if err == nil && (x.steps[0].state != running || !x.steps[0].touched) {
+			t.Errorf("%+v", x.steps[0])
+		}
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	close(b.held)
+	b.until(id, Completed)
+}
+
+// Since when a call waits does not come from how long it may now, and what is said of
+// one that was approved is how it stands.
+func TestWhatIsSaidOfACallThatIsKept(t *testing.T) {
+	b := start(t, func(b *bench) { b.held = make(chan struct{}) })
+	id := b.ask("notify_send", `{"message":"x"}`)
+	asked := b.clock.Now()
+	b.clock.add(time.Minute)
+	b.edit("UPDATE step SET expires = expires + 7200000") // ask.expire was another
+	list, r := b.e.Approvals(t.Context(), "")
+	if r != nil || len(list) != 1 || list[0].Since.UnixMilli() != asked.UnixMilli() {
+		t.Errorf("%+v, %v", list, r)
+	}
+	b.approve(id, "")
+	for b.sent.Load() == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	_, r = b.try("", "notify_send", `{"message":"x"}`)
+	if env := r.Envelope(); env.State != string(Running) || env.ExecutionID != id || strings.Contains(env.Why, "nothing has been done") || strings.Contains(env.PossibleFix, "approve") {
+		t.Errorf("%+v", env)
+	}
+	close(b.held)
+	b.until(id, Completed)
 }
