@@ -78,6 +78,7 @@ type Executions struct {
 	undoing sync.Mutex // over a rollback
 
 	mu     sync.Mutex
+	rolled string // the execution that is rolled back
 	active map[string]*atWork
 	later  map[string]time.Time // of what was put off: not before
 	asking wire.Asking
@@ -99,6 +100,7 @@ func Open(ctx context.Context, cfg Config) (*Executions, error) {
 		return nil, fmt.Errorf("executions: %w", err)
 	}
 	cfg.Store.Expire(e.expire)
+	cfg.Store.Spare(e.spare)
 	e.ctx, e.end = context.WithCancel(context.WithoutCancel(ctx))
 	return e, nil
 }

@@ -40,6 +40,7 @@ type bench struct {
 	e     *Executions
 	calls *tool.Dispatcher
 	rate  int
+	quota int64
 	sent  atomic.Int32 // calls of notify_send that were done
 	fail  atomic.Bool  // it fails
 	held  chan struct{}
@@ -62,7 +63,7 @@ func start(t *testing.T, change func(*bench)) *bench {
 func (b *bench) open() {
 	b.t.Helper()
 	var err error
-	if b.store, err = store.Open(b.t.Context(), store.Config{Path: b.path, Now: b.clock.Now}); err != nil {
+	if b.store, err = store.Open(b.t.Context(), store.Config{Path: b.path, Now: b.clock.Now, Quota: b.quota}); err != nil {
 		b.t.Fatal(err)
 	}
 	if b.book, err = govern.Open(b.t.Context(), b.store, b.clock.Now); err != nil {

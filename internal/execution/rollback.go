@@ -124,6 +124,8 @@ func (e *Executions) rollback(ctx context.Context, c *tool.Call) (any, error) {
 	ctx = context.WithoutCancel(ctx) // who hangs up has asked for all of it
 	e.undoing.Lock()                 // one after the other: two would each see the other's half
 	defer e.undoing.Unlock()
+	e.rolls(id)
+	defer e.rolls("")
 	out := make([]RolledBack, len(x.steps))
 	for i := range slices.Backward(x.steps) {
 		s := x.steps[i]
@@ -134,6 +136,13 @@ func (e *Executions) rollback(ctx context.Context, c *tool.Call) (any, error) {
 		}
 	}
 	return map[string]any{"executionId": id, "steps": out}, nil
+}
+
+// rolls notes which execution is rolled back.
+func (e *Executions) rolls(id string) {
+	e.mu.Lock()
+	e.rolled = id
+	e.mu.Unlock()
 }
 
 // undo takes one step back. An error is one of the store's.

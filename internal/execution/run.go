@@ -74,21 +74,21 @@ func (e *Executions) next(id string) error {
 		if e.cfg.Unknown != nil && errors.Is(err, e.cfg.Unknown) {
 			return later(again)
 		}
-		return e.over(id, s.n, false, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
+		return e.over(x, s.n, false, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
 	}
 	calls := e.cfg.Calls()
 	if calls == nil {
 		return errStopped
 	}
 	if reason := unchanged(calls, s, input); reason != nil {
-		return e.over(id, s.n, false, nil, reason)
+		return e.over(x, s.n, false, nil, reason)
 	}
 	a, reason := calls.Admit(e.ctx, x.who, s.tool)
 	if reason != nil {
 		if reason.Code == deny.ToolRate {
 			return later(time.Duration(max(1, reason.RetryAfter)) * time.Second)
 		}
-		return e.over(id, s.n, false, nil, reason)
+		return e.over(x, s.n, false, nil, reason)
 	}
 	ctx, cancel := context.WithCancel(tool.WithKeeper(context.WithValue(e.ctx, stepKey{}, atStep{id, s.n}), e.keeper(id, s.n)))
 	defer cancel()
@@ -110,7 +110,7 @@ func (e *Executions) next(id string) error {
 			return later(again) // too many do
 		}
 	}
-	return e.over(id, s.n, a.Touched(), answer, reason)
+	return e.over(x, s.n, a.Touched(), answer, reason)
 }
 
 // unchanged says whether the input means to the tool what it meant when it was asked
@@ -203,26 +203,26 @@ func (e *Executions) cancels(id string, cancel context.CancelFunc) {
 }
 
 // over writes down how a step ended, however long the disk takes to be there for it.
-func (e *Executions) over(id string, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
+func (e *Executions) over(x *execution, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
 	for {
-		err := e.ended(id, n, touched, answer, reason)
+		err := e.ended(x.id, x.who.Quota, n, touched, answer, reason)
 		if err == nil || asReason(err) != nil && asReason(err).Code == deny.ToolMissing {
 			return nil
 		}
-		e.cfg.Log.Error("how a step of an execution ended cannot be written down yet", "execution", id, "step", n, "error", err)
+		e.cfg.Log.Error("how a step of an execution ended cannot be written down yet", "execution", x.id, "step", n, "error", err)
 		if !e.pause(again) {
 			return errStopped
 		}
 	}
 }
 
-func (e *Executions) ended(id string, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
+func (e *Executions) ended(id string, quota tool.Quota, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
 	kept := answer
 	if len(kept) > maxAnswer {
 		kept, _ = json.Marshal(map[string]any{"notKept": true, "bytes": len(answer)})
 	}
 	write := func(kept json.RawMessage) error {
-		return e.cfg.Store.Update(context.WithoutCancel(e.ctx), func(t *store.Tx) error {
+		return e.cfg.Store.Update(tool.WithQuota(context.WithoutCancel(e.ctx), quota), func(t *store.Tx) error {
 			x, err := load(t, id)
 			if err != nil {
 				return err
@@ -234,9 +234,6 @@ func (e *Executions) ended(id string, n int, touched bool, answer json.RawMessag
 				if reason.Code == deny.ToolDisapproved {
 					s.state = disapproved
 				}
-			}
-			if err := x.put(t, s); err != nil {
-				return err
 			}
 			// What failed may have been done all the same, and can be looked at and taken
 			// back; of what did not get that far nothing is kept.
@@ -256,6 +253,10 @@ func (e *Executions) ended(id string, n int, touched bool, answer json.RawMessag
 				if _, err := t.Exec("UPDATE step SET answer = ?3 WHERE execution = ?1 AND n = ?2", id, n, []byte(kept)); err != nil {
 					return err
 				}
+			}
+			// Last: until then it is at work, and is not spared.
+			if err := x.put(t, s); err != nil {
+				return err
 			}
 			return x.advance(t)
 		})
@@ -312,4 +313,17 @@ func (e *Executions) expire(t *store.Tx) (more bool, err error) {
 		t.After(e.poke)
 	}
 	return len(late) == batch || len(old) == batch, nil
+}
+
+// spare implements what [store.Store.Spare] calls: what ended longest ago makes room.
+func (e *Executions) spare(t *store.Tx) (more bool, err error) {
+	e.mu.Lock()
+	rolled := e.rolled
+	e.mu.Unlock()
+	old, err := ids(t, 1, "SELECT id FROM execution e WHERE state IN "+endedStates+
+		" AND id <> ? AND NOT EXISTS (SELECT 1 FROM step WHERE execution = e.id AND state = 'running') ORDER BY changed LIMIT 1", rolled)
+	if err != nil {
+		return false, err
+	}
+	return len(old) > 0, drop(t, old)
 }

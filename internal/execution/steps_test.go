@@ -11,6 +11,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
 	"bulkhead/internal/store"
+	"bulkhead/internal/tool"
 	"bulkhead/internal/wire"
 )
 
@@ -463,7 +464,7 @@ func TestWhatTakesAStepBackOutlivesItsFailing(t *testing.T) {
 		if err := b.e.keeper(id, 1)(nil, []byte("back")); err != nil {
 			t.Fatal(err)
 		}
-		if err := b.e.ended(id, 1, touched, nil, errUncertain("mem_get")); err != nil {
+		if err := b.e.ended(id, tool.Quota{}, 1, touched, nil, errUncertain("mem_get")); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.store.View(t.Context(), func(tx *store.Tx) error {
@@ -631,4 +632,49 @@ func TestWhatIsSaidOfACallThatIsKept(t *testing.T) {
 	}
 	close(b.held)
 	b.until(id, Completed)
+}
+
+// What a caller has kept, cancelled ones too, stays within its own quota, and what has
+// ended makes room.
+func TestWhatIsKeptStaysWithinTheCallersQuotaAndMakesRoom(t *testing.T) {
+	b := start(t, func(b *bench) { b.quota = 1 << 20 })
+	small := tool.Caller{Team: "t", Agent: "writer", Token: "small", Quota: tool.Quota{Memory: 300 << 10}}
+	var used int64
+	ask := func(c tool.Caller, i int) *deny.Reason {
+		t.Helper()
+		_, r := b.calls.Call(t.Context(), c, "notify_send", fmt.Appendf(nil, `{"message":"%d%s"}`, i, strings.Repeat("x", 100<<10)))
+		if r == nil {
+			t.Fatal("it is not asked about")
+		}
+		if r.Code == deny.ToolApproval {
+			b.must("execution_cancel", r.Execution)
+		}
+		if err := b.store.View(t.Context(), func(tx *store.Tx) error { used = tx.Used(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	for i := range 6 {
+		if r := ask(small, i); i < 2 && r.Code != deny.ToolApproval || i > 2 && r.Code != deny.ToolQuota {
+			t.Errorf("%d: %v", i, r)
+		}
+	}
+	if used > small.Quota.Memory {
+		t.Errorf("%d bytes are kept for a token of %d", used, small.Quota.Memory)
+	}
+	for i := range 20 {
+		if r := ask(who, i); r.Code != deny.ToolApproval {
+			t.Fatalf("what ended makes no room: %d, %v", i, r)
+		}
+	}
+	// Nor does a result get past it.
+	b.quota = 0
+	id := b.begin(true, getStep)
+	b.until(id, Completed)
+	if err := b.e.ended(id, tool.Quota{Memory: 1}, 1, false, json.RawMessage(`"more"`), nil); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.inspect(id); string(s.Steps[0].Answer) == `"more"` {
+		t.Error("a result is kept beyond the caller's quota")
+	}
 }

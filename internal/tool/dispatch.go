@@ -175,13 +175,14 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 	if reason != nil {
 		return nil, d.refuse(ctx, c, reason)
 	}
+	ctx = WithQuota(ctx, c.Caller.Quota) // also of what the gate keeps
 	c.In, c.shown = in, d.shower.show(t.Fields, in)
 	if d.cfg.Gate != nil && !a.approved {
 		if reason := a.ask(ctx, input); reason != nil {
 			return nil, reason
 		}
 	}
-	out, err := safely(withQuota(ctx, c.Caller.Quota), c, do)
+	out, err := safely(ctx, c, do)
 	a.touched = c.touched(err)
 	var answer json.RawMessage
 	if written, ok := out.(Answer); ok {
