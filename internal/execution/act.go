@@ -40,7 +40,7 @@ func (e *Executions) acts(a act) func(context.Context, *tool.Call) (any, error) 
 			if err := x.finish(t, a); err != nil {
 				return err
 			}
-			out, err = x.shown(t)
+			out, err = x.shown(t, 0)
 			return err
 		})
 		if err != nil {

@@ -678,3 +678,32 @@ func TestWhatIsKeptStaysWithinTheCallersQuotaAndMakesRoom(t *testing.T) {
 		t.Error("a result is kept beyond the caller's quota")
 	}
 }
+
+// However much the steps answered, what is shown at once is bounded, and each can be had.
+func TestResultsAreShownWithinABound(t *testing.T) {
+	b := start(t, nil)
+	id := b.begin(true, getStep, getStep, getStep, getStep, getStep, getStep)
+	b.until(id, Completed)
+	large := json.RawMessage(`"` + strings.Repeat("x", maxAnswer-2) + `"`)
+	for n := 1; n <= 6; n++ {
+		b.edit("UPDATE step SET answer = ? WHERE execution = ? AND n = ?", []byte(large), id, n)
+	}
+	s := b.inspect(id)
+	for i, one := range s.Steps {
+		if shown := string(one.Answer) == string(large); shown != (i >= 2) {
+			t.Errorf("step %d: %.60s", one.N, one.Answer)
+		}
+	}
+	if want := fmt.Sprintf(`{"bytes":%d,"notShown":true}`, maxAnswer); string(s.Steps[0].Answer) != want {
+		t.Errorf("%.60s", s.Steps[0].Answer)
+	}
+	out, r := b.try("", "execution_inspect", `{"executionId":"`+id+`","step":1}`)
+	if r != nil || json.Unmarshal([]byte(out), &s) != nil || len(s.Steps) != 1 || s.Steps[0].N != 1 || string(s.Steps[0].Answer) != string(large) {
+		t.Errorf("%.200s, %v", out, r)
+	}
+	for _, step := range []string{"7", "0", "51", `"1"`} {
+		if _, r := b.try("", "execution_inspect", `{"executionId":"`+id+`","step":`+step+`}`); r == nil {
+			t.Errorf("step %s is there", step)
+		}
+	}
+}
