@@ -106,7 +106,7 @@ func (x *execution) act(t *store.Tx, a act, by uint32, operator bool) error {
 // finish writes what act changed.
 func (x *execution) finish(t *store.Tx, a act) error {
 	if a == retried {
-		if r := tooMany(t); r != nil {
+		if r := tooMany(t, x.who.Token); r != nil {
 			return r
 		}
 		for i := range x.steps {
@@ -129,13 +129,19 @@ func (e *Executions) done(id string, a act) {
 	e.poke()
 }
 
-// tooMany bounds the executions of several steps that have not ended.
-func tooMany(t *store.Tx) error {
-	n, err := t.Int("SELECT count(*) FROM execution WHERE direct = 0 AND state NOT IN " + endedStates)
-	if err != nil || n < maxOpen {
+// tooMany bounds the executions of several steps that have not ended, of a caller and of
+// all.
+func tooMany(t *store.Tx, token string) error {
+	const open = "SELECT count(*) FROM execution WHERE direct = 0 AND state NOT IN " + endedStates
+	all, err := t.Int(open)
+	if err != nil {
 		return err
 	}
-	r := tool.Refuse(deny.ToolRate, "execution", fmt.Sprintf("%d executions of this agent have not ended", n), "wait for some to end, or cancel them")
+	own, err := t.Int(open+" AND token = ?", token)
+	if err != nil || own < maxOpen && all < allCallers*maxOpen {
+		return err
+	}
+	r := tool.Refuse(deny.ToolRate, "execution", fmt.Sprintf("%d executions of this caller, and %d of this agent, have not ended", own, all), "wait for some to end, or cancel them")
 	r.RetryAfter = 10
 	return r
 }

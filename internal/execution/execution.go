@@ -64,8 +64,20 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// maxActive bounds the executions that are at work at a time.
-const maxActive = 4
+// Places of executions that are at work at a time. Calls that a person approved have
+// their own, so that nobody's steps keep them from being done, and no caller has all.
+const (
+	maxActive  = 4
+	maxCallers = maxActive - 1 // of one caller
+)
+
+// How many may wait for a person, and how many executions of several steps be open, is
+// for each caller: one who asks for much leaves room for others. All together have
+// allCallers times as much, and no more wait than people can be shown.
+const (
+	allCallers = 4
+	maxWaiting = 64
+)
 
 // Executions are those of one agent. Its methods may be called concurrently.
 type Executions struct {
@@ -86,6 +98,8 @@ type Executions struct {
 
 // atWork is an execution of which a goroutine does the steps.
 type atWork struct {
+	token  string // of who asked
+	direct bool
 	cancel context.CancelFunc // of the step's call; nil: none is under way
 }
 
@@ -188,10 +202,18 @@ func (e *Executions) pump() {
 
 // look begins what is queued, and says when to look again at the latest.
 func (e *Executions) look() time.Duration {
-	var queued []string
+	type one struct {
+		id string
+		at atWork
+	}
+	var queued []one
 	var now wire.Asking
 	err := e.cfg.Store.View(e.ctx, func(t *store.Tx) (err error) {
-		if queued, err = ids(t, maxKept, "SELECT id FROM execution WHERE state = 'queued' ORDER BY created, id"); err != nil {
+		queued = queued[:0]
+		if err := t.Query("SELECT id, token, direct FROM execution WHERE state = 'queued' ORDER BY created, id", func(row []sqlite.Value) error {
+			queued = append(queued, one{sqlite.Text(row[0]), atWork{token: sqlite.Text(row[1]), direct: sqlite.Int(row[2]) == 1}})
+			return nil
+		}); err != nil {
 			return err
 		}
 		return t.Query("SELECT count(*), coalesce(min(e.changed), 0) FROM step s JOIN execution e ON e.id = s.execution WHERE s.state = 'waiting' AND s.expires > ?", func(row []sqlite.Value) error {
@@ -216,21 +238,32 @@ func (e *Executions) look() time.Duration {
 			delete(e.later, id)
 		}
 	}
-	for _, id := range queued {
-		if _, off := e.later[id]; off {
+	for _, q := range queued {
+		if _, off := e.later[q.id]; off || e.active[q.id] != nil || !e.place(q.at) || e.ctx.Err() != nil {
 			continue
 		}
-		if e.active[id] != nil || len(e.active) >= maxActive || e.ctx.Err() != nil {
-			continue
-		}
-		e.active[id] = &atWork{}
-		e.work.Go(func() { e.do(id) })
+		e.active[q.id] = &q.at
+		e.work.Go(func() { e.do(q.id) })
 	}
 	e.mu.Unlock()
 	if changed {
 		e.cfg.Changed()
 	}
 	return next
+}
+
+// place says whether there is a place for one more to be at work. e.mu is held.
+func (e *Executions) place(w atWork) bool {
+	kind, callers := 0, 0
+	for _, a := range e.active {
+		if a.direct == w.direct {
+			kind++
+			if a.token == w.token {
+				callers++
+			}
+		}
+	}
+	return kind < maxActive && callers < maxCallers
 }
 
 // Asking is how much waits for a person.
@@ -334,7 +367,7 @@ func (e *Executions) keep(t *store.Tx, c *tool.Call, a govern.Asked, input []byt
 		}
 		return e.waits(x, &x.steps[0]), nil, nil
 	}
-	if r, err := e.full(t, c.Tool.Name); err != nil || r != nil {
+	if r, err := e.full(t, c.Tool.Name, c.Caller.Token); err != nil || r != nil {
 		return r, nil, err
 	}
 	x := &execution{id: govern.NewID("x"), state: Waiting, direct: true, who: c.Caller, stop: true, steps: []step{{
@@ -357,7 +390,7 @@ func (e *Executions) waitAt(t *store.Tx, at atStep, c *tool.Call, a govern.Asked
 	}
 	s := &x.steps[at.n-1]
 	s.began, s.touched = time.Time{}, false
-	full, err := e.full(t, c.Tool.Name)
+	full, err := e.full(t, c.Tool.Name, c.Caller.Token)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -384,13 +417,17 @@ func refused(t *store.Tx, a govern.Asked) (r *deny.Reason, err error) {
 	return r, err
 }
 
-// full says whether as many calls wait as may.
-func (e *Executions) full(t *store.Tx, name string) (*deny.Reason, error) {
-	n, err := t.Int("SELECT count(*) FROM step WHERE state = 'waiting'")
-	if err != nil || n < int64(e.cfg.Waiting) {
+// full says whether as many calls wait as may, of a caller or of all.
+func (e *Executions) full(t *store.Tx, name, token string) (*deny.Reason, error) {
+	all, err := t.Int("SELECT count(*) FROM step WHERE state = 'waiting'")
+	if err != nil {
 		return nil, err
 	}
-	r := tool.Refuse(deny.ToolRate, name, fmt.Sprintf("%d calls of this agent wait for a person already", n), "wait until some are decided, or take some back with execution_cancel")
+	own, err := t.Int("SELECT count(*) FROM step s JOIN execution e ON e.id = s.execution WHERE s.state = 'waiting' AND e.token = ?", token)
+	if err != nil || own < int64(e.cfg.Waiting) && all < int64(min(allCallers*e.cfg.Waiting, maxWaiting)) {
+		return nil, err
+	}
+	r := tool.Refuse(deny.ToolRate, name, fmt.Sprintf("%d calls of this caller, and %d of this agent, wait for a person already", own, all), "wait until some are decided, or take some back with execution_cancel")
 	r.RetryAfter = 60
 	return r, nil
 }

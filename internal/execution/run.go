@@ -142,7 +142,7 @@ func (e *Executions) first(id string) (x *execution, s *step, input []byte, err 
 		for i := range x.steps {
 			if s = &x.steps[i]; s.state == pending || s.state == granted {
 				if s.state == pending && e.cfg.Asks(s.tool) && !e.granted(*s, x.who.Token) {
-					switch r, err := e.full(t, s.tool); {
+					switch r, err := e.full(t, s.tool, x.who.Token); {
 					case err != nil:
 						return err
 					case r != nil:

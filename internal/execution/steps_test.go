@@ -707,3 +707,72 @@ func TestResultsAreShownWithinABound(t *testing.T) {
 		}
 	}
 }
+
+// One caller who asks for as much as he may, or whose calls do not end, stops neither what
+// a person approved nor another caller.
+func TestOneCallerLeavesRoomForOthers(t *testing.T) {
+	b := start(t, func(b *bench) { b.held = make(chan struct{}) })
+	first := b.ask("notify_send", `{"message":"first"}`)
+	b.approve(first, wire.PermitAlways)
+	b.held <- struct{}{}
+	b.until(first, Completed)
+	for i := range maxOpen {
+		b.begin(true, sendStep(fmt.Sprint(i))) // with the agent's grant, and they do not end
+	}
+	for b.sent.Load() != 1+maxCallers {
+		time.Sleep(time.Millisecond)
+	}
+	// A token's steps have a place, and what a person approves another.
+	out, r := b.try("tok", "execution_start", `{"steps":[{"tool":"mem_get","input":{"key":"k"}}]}`)
+	var s Shown
+	if r != nil || json.Unmarshal([]byte(out), &s) != nil {
+		t.Fatalf("%s, %v", out, r)
+	}
+	b.until(s.ID, Completed)
+	for i := range 3 {
+		if _, r := b.try("", "net_http_post", fmt.Sprintf(`{"url":"%d.example:443"}`, i)); r == nil || r.Code != deny.ToolApproval {
+			t.Fatal(r)
+		}
+	}
+	if _, r := b.try("", "net_http_post", `{"url":"more.example:443"}`); r == nil || r.Code != deny.ToolRate {
+		t.Errorf("%v", r)
+	}
+	_, r = b.try("tok", "net_http_post", `{"url":"x.example:443"}`)
+	if r == nil || r.Code != deny.ToolApproval {
+		t.Fatalf("another caller has no room: %v", r)
+	}
+	b.approve(r.Execution, "")
+	b.until(r.Execution, Completed)
+	n := 0
+	for i := range 6 {
+		for k := range 3 {
+			if _, r := b.try(fmt.Sprint("tok", i), "net_http_post", fmt.Sprintf(`{"url":"%d.example:443"}`, k)); r != nil && r.Code == deny.ToolApproval {
+				n++
+			}
+		}
+	}
+	if n != 3*allCallers-3 {
+		t.Errorf("all together have %d more", n)
+	}
+	close(b.held)
+}
+
+// What cannot go on now leaves its place to others.
+func TestWhatCannotGoOnLeavesItsPlace(t *testing.T) {
+	b := start(t, nil)
+	unknown := fmt.Errorf("just started: %w", errUnknown)
+	b.still.Store(&unknown)
+	var list []string
+	for range 2 * maxActive {
+		list = append(list, b.begin(true, getStep))
+	}
+	for _, id := range list { // each has its turn, though none ends
+		for !b.e.isLater(id) && b.t.Context().Err() == nil {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	b.still.Store(nil)
+	for _, id := range list {
+		b.until(id, Completed)
+	}
+}
