@@ -3,7 +3,6 @@ package execution
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -211,7 +210,7 @@ func (e *Executions) List(ctx context.Context, all bool) ([]wire.Execution, *den
 			for i := range x.steps {
 				s := wire.ExecutionStep{Step: x.steps[i].n, Tool: x.steps[i].tool, State: x.steps[i].state}
 				if r := x.steps[i].reason; r != nil {
-					s.Why = strings.ToValidUTF8(r.Why[:min(len(r.Why), maxWhy)], "")
+					s.Why = head(r.Why, maxWhy)
 				}
 				one.Steps = append(one.Steps, s)
 			}

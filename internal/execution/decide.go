@@ -84,10 +84,7 @@ func (e *Executions) Decide(ctx context.Context, q wire.DecideRequest) (*wire.De
 }
 
 func noWaiting(id string) *deny.Reason {
-	if len(id) > 40 {
-		id = id[:40] + "…"
-	}
-	return tool.Refuse(deny.ToolMissing, id, "no call of that id waits", "`sudo bulkhead approvals` shows what waits; it may be decided, taken back or over")
+	return tool.Refuse(deny.ToolMissing, named(id), "no call of that id waits", "`sudo bulkhead approvals` shows what waits; it may be decided, taken back or over")
 }
 
 // waitingStep finds the step that a person means. Of several steps the number has to be
@@ -253,11 +250,7 @@ func (e *Executions) given(name string, raw []byte, most int) []wire.Given {
 
 func shorten(name, form, text string, most int) wire.Given {
 	g := wire.Given{Name: name, Form: form, Text: text, Bytes: int64(len(text))}
-	if len(text) > most {
-		for most > 0 && !utf8.RuneStart(text[most]) {
-			most--
-		}
-		g.Text, g.Cut = text[:most], true
-	}
+	g.Text = head(text, most)
+	g.Cut = len(g.Text) < len(text)
 	return g
 }

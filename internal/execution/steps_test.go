@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
@@ -774,5 +775,23 @@ func TestWhatCannotGoOnLeavesItsPlace(t *testing.T) {
 	b.still.Store(nil)
 	for _, id := range list {
 		b.until(id, Completed)
+	}
+}
+
+// What is repeated of a text is cut between characters.
+func TestWhatIsRepeatedIsWholeCharacters(t *testing.T) {
+	long := "x" + strings.Repeat("é", 300)
+	for _, r := range []*deny.Reason{missing(long), noWaiting(long)} {
+		if !utf8.ValidString(r.What) || len(r.What) > 40+len("…") || !strings.HasPrefix(r.What, "xéé") {
+			t.Errorf("%q", r.What)
+		}
+	}
+	if got := named("xabcdefgh"); got != "xabcdefgh" {
+		t.Error(got)
+	}
+	for most := range 6 {
+		if got := head("aé€", most); !utf8.ValidString(got) || len(got) > most {
+			t.Errorf("%d: %q", most, got)
+		}
 	}
 }

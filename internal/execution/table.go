@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/sqlite"
@@ -153,12 +154,28 @@ func ms(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
+// head is the beginning of a text, of at most so many bytes and whole characters.
+func head(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
+
+// named is how what somebody typed as an id is repeated.
+func named(id string) string {
+	if h := head(id, 40); h != id {
+		return h + "…"
+	}
+	return id
+}
+
 // missing is the reason of an execution that is not there, or another caller's.
 func missing(id string) *deny.Reason {
-	if len(id) > 40 {
-		id = id[:40] + "…"
-	}
-	return tool.Refuse(deny.ToolMissing, id, "there is no such execution", "execution_list shows those that there are; what ended is kept for seven days")
+	return tool.Refuse(deny.ToolMissing, named(id), "there is no such execution", "execution_list shows those that there are; what ended is kept for seven days")
 }
 
 // load reads an execution with its steps.
