@@ -10,6 +10,7 @@
 package deny
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -117,6 +118,8 @@ type Reason struct {
 	RetryAfter int `json:"retryAfter,omitempty"`
 	// Execution is where a call that waits for a person is kept.
 	Execution string `json:"execution,omitempty"`
+	// State is its state, for the envelope alone; empty: it waits.
+	State string `json:"-"`
 }
 
 // Field is one failing field of a request.
@@ -184,7 +187,7 @@ func (r *Reason) Envelope() Envelope {
 	case ToolUnsafe:
 		code, status = "SECURITY_VIOLATION", 403
 	case ToolApproval:
-		code, state = "APPROVAL_REQUIRED", waitingForUser
+		code, state = "APPROVAL_REQUIRED", cmp.Or(r.State, waitingForUser)
 	case ToolTimeout:
 		code, status = "APP_UNAVAILABLE", 504
 	case ToolFailed:

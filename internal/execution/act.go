@@ -3,7 +3,6 @@ package execution
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -40,7 +39,7 @@ func (e *Executions) acts(a act) func(context.Context, *tool.Call) (any, error) 
 			if err := x.finish(t, a); err != nil {
 				return err
 			}
-			out, err = x.shown(t)
+			out, err = x.shown(t, 0)
 			return err
 		})
 		if err != nil {
@@ -63,7 +62,7 @@ func (x *execution) act(t *store.Tx, a act, by uint32, operator bool) error {
 	switch {
 	case a == retried && !x.state.ended():
 		return conflict("it has not ended: "+string(x.state), "execution_inspect says how it stands")
-	case a == retried && x.state == Completed:
+	case a == retried && x.outcome() == Completed:
 		return conflict("all of its steps were done", "start another one to have them done again")
 	case a != retried && x.state.ended():
 		return conflict("it has ended already: "+string(x.state), "execution_inspect says how")
@@ -92,6 +91,11 @@ func (x *execution) act(t *store.Tx, a act, by uint32, operator bool) error {
 			if s.state == running { // of one that was cancelled
 				return conflict("step "+fmt.Sprint(s.n)+" is still ending", "try again in a moment")
 			}
+			if err := x.letGo(t, s.n); err != nil {
+				return err
+			}
+			s.unsure = s.unsure || s.state == failed && s.touched
+			s.touched = false
 			s.state, s.approved, s.expires, s.began, s.over, s.reason = pending, "", time.Time{}, time.Time{}, time.Time{}, nil
 		}
 	}
@@ -101,7 +105,7 @@ func (x *execution) act(t *store.Tx, a act, by uint32, operator bool) error {
 // finish writes what act changed.
 func (x *execution) finish(t *store.Tx, a act) error {
 	if a == retried {
-		if r := tooMany(t); r != nil {
+		if r := tooMany(t, x.who.Token); r != nil {
 			return r
 		}
 		for i := range x.steps {
@@ -124,13 +128,19 @@ func (e *Executions) done(id string, a act) {
 	e.poke()
 }
 
-// tooMany bounds the executions of several steps that have not ended.
-func tooMany(t *store.Tx) error {
-	n, err := t.Int("SELECT count(*) FROM execution WHERE direct = 0 AND state NOT IN " + endedStates)
-	if err != nil || n < maxOpen {
+// tooMany bounds the executions of several steps that have not ended, of a caller and of
+// all.
+func tooMany(t *store.Tx, token string) error {
+	const open = "SELECT count(*) FROM execution WHERE direct = 0 AND state NOT IN " + endedStates
+	all, err := t.Int(open)
+	if err != nil {
 		return err
 	}
-	r := tool.Refuse(deny.ToolRate, "execution", fmt.Sprintf("%d executions of this agent have not ended", n), "wait for some to end, or cancel them")
+	own, err := t.Int(open+" AND token = ?", token)
+	if err != nil || own < maxOpen && all < allCallers*maxOpen {
+		return err
+	}
+	r := tool.Refuse(deny.ToolRate, "execution", fmt.Sprintf("%d executions of this caller, and %d of this agent, have not ended", own, all), "wait for some to end, or cancel them")
 	r.RetryAfter = 10
 	return r
 }
@@ -200,7 +210,7 @@ func (e *Executions) List(ctx context.Context, all bool) ([]wire.Execution, *den
 			for i := range x.steps {
 				s := wire.ExecutionStep{Step: x.steps[i].n, Tool: x.steps[i].tool, State: x.steps[i].state}
 				if r := x.steps[i].reason; r != nil {
-					s.Why = strings.ToValidUTF8(r.Why[:min(len(r.Why), maxWhy)], "")
+					s.Why = head(r.Why, maxWhy)
 				}
 				one.Steps = append(one.Steps, s)
 			}

@@ -141,10 +141,7 @@ func (e *Executions) decidedSo(t *store.Tx, id string, n int, q wire.DecideReque
 }
 
 func noWaiting(id string) *deny.Reason {
-	if len(id) > 40 {
-		id = id[:40] + "…"
-	}
-	return tool.Refuse(deny.ToolMissing, id, "no call of that id waits", "`sudo bulkhead approvals` shows what waits; it may be decided, taken back or over")
+	return tool.Refuse(deny.ToolMissing, named(id), "no call of that id waits", "`sudo bulkhead approvals` shows what waits; it may be decided, taken back or over")
 }
 
 // waitingStep finds the step that a person means. Of several steps the number has to be
@@ -247,7 +244,7 @@ func (e *Executions) Approvals(ctx context.Context, id string) ([]wire.Approval,
 			s := &x.steps[one.n-1]
 			out = append(out, wire.Approval{
 				ID: x.name(s), Tool: s.tool, Step: s.n, Steps: len(x.steps), Scope: s.scope, Token: x.who.Token,
-				Since: s.expires.Add(-e.cfg.Expire), Until: s.expires, Digest: s.digest, Paused: x.state == Paused, Given: e.given(s.tool, raw, most),
+				Since: s.since, Until: s.expires, Digest: s.digest, Paused: x.state == Paused, Given: e.given(s.tool, raw, most),
 			})
 		}
 		return nil
@@ -324,11 +321,7 @@ func shown(t *tool.Tool, in tool.Input) *deny.Reason {
 
 func shorten(name, form, text string, most int) wire.Given {
 	g := wire.Given{Name: name, Form: form, Text: text, Bytes: int64(len(text))}
-	if len(text) > most {
-		for most > 0 && !utf8.RuneStart(text[most]) {
-			most--
-		}
-		g.Text, g.Cut = text[:most], true
-	}
+	g.Text = head(text, most)
+	g.Cut = len(g.Text) < len(text)
 	return g
 }

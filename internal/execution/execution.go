@@ -64,8 +64,20 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// maxActive bounds the executions that are at work at a time.
-const maxActive = 4
+// Places of executions that are at work at a time. Calls that a person approved have
+// their own, so that nobody's steps keep them from being done, and no caller has all.
+const (
+	maxActive  = 4
+	maxCallers = maxActive - 1 // of one caller
+)
+
+// How many may wait for a person, and how many executions of several steps be open, is
+// for each caller: one who asks for much leaves room for others. All together have
+// allCallers times as much, and no more wait than people can be shown.
+const (
+	allCallers = 4
+	maxWaiting = 64
+)
 
 // Executions are those of one agent. Its methods may be called concurrently.
 type Executions struct {
@@ -78,19 +90,23 @@ type Executions struct {
 	undoing sync.Mutex // over a rollback
 
 	mu     sync.Mutex
+	rolled string // the execution that is rolled back
 	active map[string]*atWork
+	later  map[string]time.Time // of what was put off: not before
 	asking wire.Asking
 }
 
 // atWork is an execution of which a goroutine does the steps.
 type atWork struct {
+	token  string // of who asked
+	direct bool
 	cancel context.CancelFunc // of the step's call; nil: none is under way
 }
 
 // Open makes the tables, and settles what an earlier gateway left.
 func Open(ctx context.Context, cfg Config) (*Executions, error) {
 	cfg.setDefaults()
-	e := &Executions{cfg: cfg, wake: make(chan struct{}, 1), active: map[string]*atWork{}}
+	e := &Executions{cfg: cfg, wake: make(chan struct{}, 1), active: map[string]*atWork{}, later: map[string]time.Time{}}
 	if err := cfg.Store.Migrate(ctx, "execution", schema); err != nil {
 		return nil, err
 	}
@@ -98,6 +114,7 @@ func Open(ctx context.Context, cfg Config) (*Executions, error) {
 		return nil, fmt.Errorf("executions: %w", err)
 	}
 	cfg.Store.Expire(e.expire)
+	cfg.Store.Spare(e.spare)
 	e.ctx, e.end = context.WithCancel(context.WithoutCancel(ctx))
 	return e, nil
 }
@@ -137,7 +154,14 @@ func recoverAll(t *store.Tx) error {
 			return err
 		}
 		for i := range x.steps {
-			if s := &x.steps[i]; s.state == running {
+			s := &x.steps[i]
+			if s.state == running && !s.touched { // it came as far as the gate
+				s.state, s.began = pending, time.Time{}
+				if err := x.put(t, s); err != nil {
+					return err
+				}
+			}
+			if s.state == running {
 				s.state, s.over, s.reason = failed, t.Now(), errUncertain(s.tool)
 				if err := x.put(t, s); err != nil {
 					return err
@@ -163,21 +187,33 @@ func (e *Executions) poke() {
 
 // pump begins what is queued, and says how much waits, whenever it is woken.
 func (e *Executions) pump() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
 	for {
 		select {
 		case <-e.ctx.Done():
 			return
 		case <-e.wake:
+		case <-timer.C:
 		}
-		e.look()
+		timer.Reset(e.look())
 	}
 }
 
-func (e *Executions) look() {
-	var queued []string
+// look begins what is queued, and says when to look again at the latest.
+func (e *Executions) look() time.Duration {
+	type one struct {
+		id string
+		at atWork
+	}
+	var queued []one
 	var now wire.Asking
 	err := e.cfg.Store.View(e.ctx, func(t *store.Tx) (err error) {
-		if queued, err = ids(t, 2*maxActive, "SELECT id FROM execution WHERE state = 'queued' ORDER BY created, id"); err != nil {
+		queued = queued[:0]
+		if err := t.Query("SELECT id, token, direct FROM execution WHERE state = 'queued' ORDER BY created, id", func(row []sqlite.Value) error {
+			queued = append(queued, one{sqlite.Text(row[0]), atWork{token: sqlite.Text(row[1]), direct: sqlite.Int(row[2]) == 1}})
+			return nil
+		}); err != nil {
 			return err
 		}
 		return t.Query("SELECT count(*), coalesce(min(e.changed), 0) FROM step s JOIN execution e ON e.id = s.execution WHERE s.state = 'waiting' AND s.expires > ?", func(row []sqlite.Value) error {
@@ -189,22 +225,45 @@ func (e *Executions) look() {
 		if e.ctx.Err() == nil {
 			e.cfg.Log.Error("executions cannot be read", "error", err)
 		}
-		return
+		return again
 	}
 	e.mu.Lock()
 	changed := now != e.asking
 	e.asking = now
-	for _, id := range queued {
-		if e.active[id] != nil || len(e.active) >= maxActive || e.ctx.Err() != nil {
+	next := time.Hour
+	for id, due := range e.later {
+		if wait := time.Until(due); wait > 0 {
+			next = min(next, wait)
+		} else {
+			delete(e.later, id)
+		}
+	}
+	for _, q := range queued {
+		if _, off := e.later[q.id]; off || e.active[q.id] != nil || !e.place(q.at) || e.ctx.Err() != nil {
 			continue
 		}
-		e.active[id] = &atWork{}
-		e.work.Go(func() { e.do(id) })
+		e.active[q.id] = &q.at
+		e.work.Go(func() { e.do(q.id) })
 	}
 	e.mu.Unlock()
 	if changed {
 		e.cfg.Changed()
 	}
+	return next
+}
+
+// place says whether there is a place for one more to be at work. e.mu is held.
+func (e *Executions) place(w atWork) bool {
+	kind, callers := 0, 0
+	for _, a := range e.active {
+		if a.direct == w.direct {
+			kind++
+			if a.token == w.token {
+				callers++
+			}
+		}
+	}
+	return kind < maxActive && callers < maxCallers
 }
 
 // Asking is how much waits for a person.
@@ -258,7 +317,15 @@ func (e *Executions) Pass(ctx context.Context, c *tool.Call, input []byte, whole
 	if !whole {
 		a.Digest = "" // a grant for one input does not know the rest
 	}
-	if by, ok := e.cfg.Book.Find(a); ok {
+	at, isStep := ctx.Value(stepKey{}).(atStep)
+	by, ok := e.cfg.Book.Find(a)
+	if ok && isStep {
+		if err := e.touch(ctx, at); err != nil {
+			return "", reasonOf(err, c.Tool.Name, e.cfg.Log)
+		}
+		by, ok = e.cfg.Book.Find(a) // it may have been revoked meanwhile
+	}
+	if ok {
 		return by, nil
 	}
 	if !whole {
@@ -273,7 +340,6 @@ func (e *Executions) Pass(ctx context.Context, c *tool.Call, input []byte, whole
 	}
 	ctx = context.WithoutCancel(ctx) // who hangs up has asked
 	var told *record.Record
-	at, isStep := ctx.Value(stepKey{}).(atStep)
 	err := e.cfg.Store.Update(ctx, func(t *store.Tx) (err error) {
 		told = nil
 		if isStep {
@@ -313,11 +379,11 @@ func (e *Executions) keep(t *store.Tx, c *tool.Call, a govern.Asked, input []byt
 		}
 		return e.waits(x, &x.steps[0]), nil, nil
 	}
-	if r, err := e.full(t, c.Tool.Name); err != nil || r != nil {
+	if r, err := e.full(t, c.Tool.Name, c.Caller.Token); err != nil || r != nil {
 		return r, nil, err
 	}
 	x := &execution{id: govern.NewID("x"), state: Waiting, direct: true, who: c.Caller, stop: true, steps: []step{{
-		n: 1, tool: c.Tool.Name, digest: a.Digest, scope: a.Scope, state: waiting, expires: t.Now().Add(e.cfg.Expire),
+		n: 1, tool: c.Tool.Name, digest: a.Digest, scope: a.Scope, state: waiting, since: t.Now(), expires: t.Now().Add(e.cfg.Expire),
 	}}}
 	if err := x.insert(t, [][]byte{input}); err != nil {
 		return nil, nil, err
@@ -330,15 +396,24 @@ func (e *Executions) waitAt(t *store.Tx, at atStep, c *tool.Call, a govern.Asked
 	if r, err := refused(t, a); err != nil || r != nil {
 		return r, nil, err
 	}
-	if r, err := e.full(t, c.Tool.Name); err != nil || r != nil {
-		return r, nil, err
-	}
 	x, err := load(t, at.id)
 	if err != nil {
 		return nil, nil, err
 	}
 	s := &x.steps[at.n-1]
-	s.state, s.expires, s.began = waiting, t.Now().Add(e.cfg.Expire), time.Time{}
+	s.began, s.touched = time.Time{}, false
+	full, err := e.full(t, c.Tool.Name, c.Caller.Token)
+	if err != nil {
+		return nil, nil, err
+	}
+	if full != nil { // it waits until it may wait
+		full.Execution, s.state = x.id, pending
+		if err := x.put(t, s); err != nil {
+			return nil, nil, err
+		}
+		return full, nil, x.advance(t)
+	}
+	s.state, s.since, s.expires = waiting, t.Now(), t.Now().Add(e.cfg.Expire)
 	if err := x.put(t, s); err != nil {
 		return nil, nil, err
 	}
@@ -354,13 +429,17 @@ func refused(t *store.Tx, a govern.Asked) (r *deny.Reason, err error) {
 	return r, err
 }
 
-// full says whether as many calls wait as may.
-func (e *Executions) full(t *store.Tx, name string) (*deny.Reason, error) {
-	n, err := t.Int("SELECT count(*) FROM step WHERE state = 'waiting'")
-	if err != nil || n < int64(e.cfg.Waiting) {
+// full says whether as many calls wait as may, of a caller or of all.
+func (e *Executions) full(t *store.Tx, name, token string) (*deny.Reason, error) {
+	all, err := t.Int("SELECT count(*) FROM step WHERE state = 'waiting'")
+	if err != nil {
 		return nil, err
 	}
-	r := tool.Refuse(deny.ToolRate, name, fmt.Sprintf("%d calls of this agent wait for a person already", n), "wait until some are decided, or take some back with execution_cancel")
+	own, err := t.Int("SELECT count(*) FROM step s JOIN execution e ON e.id = s.execution WHERE s.state = 'waiting' AND e.token = ?", token)
+	if err != nil || own < int64(e.cfg.Waiting) && all < int64(min(allCallers*e.cfg.Waiting, maxWaiting)) {
+		return nil, err
+	}
+	r := tool.Refuse(deny.ToolRate, name, fmt.Sprintf("%d calls of this caller, and %d of this agent, wait for a person already", own, all), "wait until some are decided, or take some back with execution_cancel")
 	r.RetryAfter = 60
 	return r, nil
 }
@@ -377,14 +456,18 @@ func (x *execution) name(s *step) string {
 // waits is what a caller is told whose call is kept.
 func (e *Executions) waits(x *execution, s *step) *deny.Reason {
 	why := "a person has to approve this call first; it is kept as execution " + x.id
-	if s.state == waiting {
-		why += " and waits until " + s.expires.UTC().Format(time.RFC3339)
-	} else {
-		why += ", which was approved and is " + string(x.state)
+	mend := "do not repeat the call: go on with something else, and look with execution_inspect {\"executionId\": \"" + x.id + "\"}"
+	switch s.state {
+	case waiting:
+		why += " and waits until " + s.expires.UTC().Format(time.RFC3339) + "; nothing has been done yet"
+		mend += "; the operator decides with `sudo bulkhead approve " + e.cfg.Agent + " " + x.name(s) + "`"
+	case running:
+		why += ", which was approved and is being done"
+	default:
+		why += ", which was approved and is " + string(x.state) + "; nothing has been done yet"
 	}
-	r := tool.Refuse(deny.ToolApproval, s.tool, why+"; nothing has been done yet",
-		"do not repeat the call: go on with something else, and look with execution_inspect {\"executionId\": \""+x.id+"\"}; the operator decides with `sudo bulkhead approve "+e.cfg.Agent+" "+x.name(s)+"`")
-	r.Execution = x.id
+	r := tool.Refuse(deny.ToolApproval, s.tool, why, mend)
+	r.Execution, r.State = x.id, string(x.state)
 	return r
 }
 

@@ -40,6 +40,7 @@ type bench struct {
 	e     *Executions
 	calls *tool.Dispatcher
 	rate  int
+	quota int64
 	sent  atomic.Int32 // calls of notify_send that were done
 	fail  atomic.Bool  // it fails
 	held  chan struct{}
@@ -62,7 +63,7 @@ func start(t *testing.T, change func(*bench)) *bench {
 func (b *bench) open() {
 	b.t.Helper()
 	var err error
-	if b.store, err = store.Open(b.t.Context(), store.Config{Path: b.path, Now: b.clock.Now}); err != nil {
+	if b.store, err = store.Open(b.t.Context(), store.Config{Path: b.path, Now: b.clock.Now, Quota: b.quota}); err != nil {
 		b.t.Fatal(err)
 	}
 	if b.book, err = govern.Open(b.t.Context(), b.store, b.clock.Now); err != nil {
@@ -572,7 +573,7 @@ func TestWhatBeganBeforeARestartIsNotDoneAgain(t *testing.T) {
 	}
 	if err := st.Update(t.Context(), func(tx *store.Tx) error { // as a gateway leaves it that is killed
 		for id, state := range map[string]string{began: running, queued: granted} {
-			if _, err := tx.Exec("UPDATE step SET state = ? WHERE execution = ?", state, id); err != nil {
+			if _, err := tx.Exec("UPDATE step SET state = ?, touched = 1 WHERE execution = ?", state, id); err != nil {
 				return err
 			}
 			if _, err := tx.Exec("UPDATE execution SET state = 'running' WHERE id = ?", id); err != nil {

@@ -76,6 +76,20 @@ func (x *execution) chargeUndo(t *store.Tx, n int) error {
 	return x.dropUndo(t, n)
 }
 
+// letGo lets go of what a step that ended keeps beside its input, and counts it no more.
+func (x *execution) letGo(t *store.Tx, n int) error {
+	size, err := t.Int("SELECT coalesce(length(answer), 0) + coalesce(length(undo), 0) FROM step WHERE execution = ? AND n = ?", x.id, n)
+	if err != nil || size == 0 {
+		return err
+	}
+	if _, err := t.Exec("UPDATE step SET answer = NULL, undo = NULL WHERE execution = ? AND n = ?", x.id, n); err != nil {
+		return err
+	}
+	x.size -= size
+	return t.Charge(-size)
+}
+
+// dropUndo lets go of what was not counted yet.
 func (x *execution) dropUndo(t *store.Tx, n int) error {
 	_, err := t.Exec("UPDATE step SET undo = NULL WHERE execution = ? AND n = ?", x.id, n)
 	return err
@@ -110,6 +124,8 @@ func (e *Executions) rollback(ctx context.Context, c *tool.Call) (any, error) {
 	ctx = context.WithoutCancel(ctx) // who hangs up has asked for all of it
 	e.undoing.Lock()                 // one after the other: two would each see the other's half
 	defer e.undoing.Unlock()
+	e.rolls(id)
+	defer e.rolls("")
 	out := make([]RolledBack, len(x.steps))
 	for i := range slices.Backward(x.steps) {
 		s := x.steps[i]
@@ -120,6 +136,13 @@ func (e *Executions) rollback(ctx context.Context, c *tool.Call) (any, error) {
 		}
 	}
 	return map[string]any{"executionId": id, "steps": out}, nil
+}
+
+// rolls notes which execution is rolled back.
+func (e *Executions) rolls(id string) {
+	e.mu.Lock()
+	e.rolled = id
+	e.mu.Unlock()
 }
 
 // undo takes one step back. An error is one of the store's.
@@ -141,13 +164,16 @@ func (e *Executions) undo(ctx context.Context, c *tool.Call, id string, n int) (
 	if err != nil {
 		return "", "", err
 	}
-	// Of a failed one that keeps something nobody knows whether it was done.
 	switch {
-	case s.state == undone:
-		return undone, "", nil
 	case s.state == running:
 		return refusedNow, "its call is still ending; try again in a moment", nil
-	case s.state != done && (s.state != failed || len(raw) == 0):
+	case s.unsure:
+		return impossible, "it was tried again, and it is not known whether an earlier try was done, too", nil
+	case s.state == undone:
+		return undone, "", nil
+	case s.state == failed && s.touched && len(raw) == 0:
+		return impossible, "it is not known whether it was done", nil
+	case s.state != done && (s.state != failed || !s.touched):
 		return nothing, "it was not done", nil
 	}
 	calls := e.cfg.Calls()
@@ -157,7 +183,7 @@ func (e *Executions) undo(ctx context.Context, c *tool.Call, id string, n int) (
 		t = calls.Find(s.tool)
 	}
 	switch {
-	case t != nil && !t.Effect && len(raw) == 0:
+	case !s.touched && (t == nil || !t.Effect):
 		return nothing, "it only read", nil
 	case !ok:
 		return impossible, "nothing takes back what " + s.tool + " does", nil
@@ -186,7 +212,7 @@ func (e *Executions) undo(ctx context.Context, c *tool.Call, id string, n int) (
 				return err
 			}
 		}
-		if err := x.dropUndo(t, n); err != nil {
+		if err := x.letGo(t, n); err != nil {
 			return err
 		}
 		one := &x.steps[n-1]
@@ -222,9 +248,9 @@ func (e *Executions) notUndone(err error, name string) (outcome, why string, _ e
 }
 
 // settle writes what a rollback changed of the execution, whose state stays: that is how
-// it ended. What a step kept stays counted until the execution is let go of.
+// it ended.
 func (x *execution) settle(t *store.Tx) error {
 	x.changed = t.Now()
-	_, err := t.Exec("UPDATE execution SET changed = ?2, why = ?3 WHERE id = ?1", x.id, ms(x.changed), x.why)
+	_, err := t.Exec("UPDATE execution SET changed = ?2, why = ?3, size = ?4 WHERE id = ?1", x.id, ms(x.changed), x.why, x.size)
 	return err
 }

@@ -34,15 +34,23 @@ func (e *Executions) do(id string) {
 		case errors.Is(err, errStopped):
 			return
 		default:
-			if e.ctx.Err() == nil {
+			wait := later(again)
+			if !errors.As(err, &wait) && e.ctx.Err() == nil {
 				e.cfg.Log.Error("an execution cannot go on now", "execution", id, "error", err)
 			}
-			if !e.pause(again) {
-				return
-			}
+			e.mu.Lock()
+			e.later[id] = time.Now().Add(time.Duration(wait))
+			e.mu.Unlock()
+			return
 		}
 	}
 }
+
+// later is the error of an execution that cannot go on now and is tried again after that
+// time. Until then others have its place.
+type later time.Duration
+
+func (l later) Error() string { return "execution: not within " + time.Duration(l).String() }
 
 // pause waits; false: everything ends.
 func (e *Executions) pause(d time.Duration) bool {
@@ -64,46 +72,45 @@ func (e *Executions) next(id string) error {
 	}
 	if err := e.cfg.Still(x.who); err != nil {
 		if e.cfg.Unknown != nil && errors.Is(err, e.cfg.Unknown) {
-			if !e.pause(again) {
-				return errStopped
-			}
-			return nil
+			return later(again)
 		}
-		return e.over(id, s.n, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
+		return e.over(x, s.n, false, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
 	}
 	calls := e.cfg.Calls()
 	if calls == nil {
 		return errStopped
 	}
 	if reason := unchanged(calls, s, input); reason != nil {
-		return e.over(id, s.n, nil, reason)
+		return e.over(x, s.n, false, nil, reason)
 	}
 	a, reason := calls.Admit(e.ctx, x.who, s.tool)
 	if reason != nil {
 		if reason.Code == deny.ToolRate {
-			if !e.pause(time.Duration(max(1, reason.RetryAfter)) * time.Second) {
-				return errStopped
-			}
-			return nil
+			return later(time.Duration(max(1, reason.RetryAfter)) * time.Second)
 		}
-		return e.over(id, s.n, nil, reason)
+		return e.over(x, s.n, false, nil, reason)
 	}
 	ctx, cancel := context.WithCancel(tool.WithKeeper(context.WithValue(e.ctx, stepKey{}, atStep{id, s.n}), e.keeper(id, s.n)))
 	defer cancel()
 	e.cancels(id, cancel) // before: who cancels from now on finds it
 	defer e.cancels(id, nil)
-	if err := e.begin(id, s.n); err != nil {
-		_ = a.Refuse(e.ctx, tool.Refuse(deny.ToolConflict, s.tool, "the execution of this call was stopped before it began", "execution_inspect says how it stands"))
+	if s, err = e.begin(id, s.n); err != nil {
+		_ = a.Refuse(e.ctx, tool.Refuse(deny.ToolConflict, x.id, "the execution of this call was stopped before it began", "execution_inspect says how it stands"))
 		return err
 	}
 	if s.state == granted {
 		a.Approved(s.approved)
 	}
 	answer, reason := a.Run(ctx, input)
-	if reason != nil && reason.Code == deny.ToolApproval && reason.Execution == id {
-		return nil // it waits: the gate has written it down
+	if reason != nil && reason.Execution == id { // the gate has written it down
+		switch reason.Code {
+		case deny.ToolApproval:
+			return nil // it waits
+		case deny.ToolRate:
+			return later(again) // too many do
+		}
 	}
-	return e.over(id, s.n, answer, reason)
+	return e.over(x, s.n, a.Touched(), answer, reason)
 }
 
 // unchanged says whether the input means to the tool what it meant when it was asked
@@ -138,6 +145,14 @@ func (e *Executions) first(id string) (x *execution, s *step, input []byte, err 
 		}
 		for i := range x.steps {
 			if s = &x.steps[i]; s.state == pending || s.state == granted {
+				if s.state == pending && e.cfg.Asks(s.tool) && !e.granted(*s, x.who.Token) {
+					switch r, err := e.full(t, s.tool, x.who.Token); {
+					case err != nil:
+						return err
+					case r != nil:
+						return later(again)
+					}
+				}
 				input, err = x.input(t, s.n)
 				return err
 			}
@@ -150,10 +165,11 @@ func (e *Executions) first(id string) (x *execution, s *step, input []byte, err 
 	return x, s, input, err
 }
 
-// begin writes down that a step's call begins, unless somebody stopped it meanwhile.
-func (e *Executions) begin(id string, n int) error {
+// begin writes down that a step's call begins, unless somebody stopped it meanwhile, and
+// gives the step as it was. One that has yet to pass the gate has not touched anything.
+func (e *Executions) begin(id string, n int) (was *step, err error) {
 	lapsed := false
-	err := e.cfg.Store.Update(e.ctx, func(t *store.Tx) error {
+	err = e.cfg.Store.Update(e.ctx, func(t *store.Tx) error {
 		x, err := load(t, id)
 		if err != nil {
 			return err
@@ -168,6 +184,9 @@ func (e *Executions) begin(id string, n int) error {
 			}
 			return x.advance(t)
 		}
+		before := *s
+		was = &before
+		s.touched = s.state == granted || !e.cfg.Asks(s.tool)
 		s.state, s.began, s.expires = running, t.Now(), time.Time{}
 		if err := x.put(t, s); err != nil {
 			return err
@@ -175,9 +194,17 @@ func (e *Executions) begin(id string, n int) error {
 		return x.advance(t)
 	})
 	if err == nil && lapsed {
-		return errStopped
+		return nil, errStopped
 	}
-	return err
+	return was, err
+}
+
+// touch writes down that a step's call passed the gate.
+func (e *Executions) touch(ctx context.Context, at atStep) error {
+	return e.cfg.Store.Update(context.WithoutCancel(ctx), func(t *store.Tx) error {
+		_, err := t.Exec("UPDATE step SET touched = 1 WHERE execution = ? AND n = ? AND state = 'running'", at.id, at.n)
+		return err
+	})
 }
 
 // cancels notes what ends the call of an execution that is under way.
@@ -190,45 +217,44 @@ func (e *Executions) cancels(id string, cancel context.CancelFunc) {
 }
 
 // over writes down how a step ended, however long the disk takes to be there for it.
-func (e *Executions) over(id string, n int, answer json.RawMessage, reason *deny.Reason) error {
+func (e *Executions) over(x *execution, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
 	for {
-		err := e.ended(id, n, answer, reason)
+		err := e.ended(x.id, x.who.Quota, n, touched, answer, reason)
 		if err == nil || asReason(err) != nil && asReason(err).Code == deny.ToolMissing {
 			return nil
 		}
-		e.cfg.Log.Error("how a step of an execution ended cannot be written down yet", "execution", id, "step", n, "error", err)
+		e.cfg.Log.Error("how a step of an execution ended cannot be written down yet", "execution", x.id, "step", n, "error", err)
 		if !e.pause(again) {
 			return errStopped
 		}
 	}
 }
 
-func (e *Executions) ended(id string, n int, answer json.RawMessage, reason *deny.Reason) error {
+func (e *Executions) ended(id string, quota tool.Quota, n int, touched bool, answer json.RawMessage, reason *deny.Reason) error {
 	kept := answer
 	if len(kept) > maxAnswer {
 		kept, _ = json.Marshal(map[string]any{"notKept": true, "bytes": len(answer)})
 	}
 	write := func(kept json.RawMessage) error {
-		return e.cfg.Store.Update(context.WithoutCancel(e.ctx), func(t *store.Tx) error {
+		return e.cfg.Store.Update(tool.WithQuota(context.WithoutCancel(e.ctx), quota), func(t *store.Tx) error {
 			x, err := load(t, id)
 			if err != nil {
 				return err
 			}
 			s := &x.steps[n-1]
-			s.state, s.over, s.reason = done, t.Now(), reason
+			s.state, s.over, s.reason, s.touched = done, t.Now(), reason, touched
 			if reason != nil {
 				s.state = failed
 				if reason.Code == deny.ToolDisapproved {
 					s.state = disapproved
 				}
 			}
-			if err := x.put(t, s); err != nil {
-				return err
-			}
-			if reason != nil {
-				err = x.dropUndo(t, n) // a call that was refused or failed leaves nothing
-			} else {
+			// What failed may have been done all the same, and can be looked at and taken
+			// back; of what did not get that far nothing is kept.
+			if touched {
 				err = x.chargeUndo(t, n)
+			} else {
+				err = x.dropUndo(t, n)
 			}
 			if err != nil {
 				return err
@@ -241,6 +267,10 @@ func (e *Executions) ended(id string, n int, answer json.RawMessage, reason *den
 				if _, err := t.Exec("UPDATE step SET answer = ?3 WHERE execution = ?1 AND n = ?2", id, n, []byte(kept)); err != nil {
 					return err
 				}
+			}
+			// Last: until then it is at work, and is not spared.
+			if err := x.put(t, s); err != nil {
+				return err
 			}
 			return x.advance(t)
 		})
@@ -321,4 +351,17 @@ func (e *Executions) lapse(t *store.Tx, x *execution, s *step) error {
 		Target: s.tool, Token: x.who.Token, Detail: x.name(s) + how, Reason: s.reason,
 	})
 	return nil
+}
+
+// spare implements what [store.Store.Spare] calls: what ended longest ago makes room.
+func (e *Executions) spare(t *store.Tx) (more bool, err error) {
+	e.mu.Lock()
+	rolled := e.rolled
+	e.mu.Unlock()
+	old, err := ids(t, 1, "SELECT id FROM execution e WHERE state IN "+endedStates+
+		" AND id <> ? AND NOT EXISTS (SELECT 1 FROM step WHERE execution = e.id AND state = 'running') ORDER BY changed LIMIT 1", rolled)
+	if err != nil {
+		return false, err
+	}
+	return len(old) > 0, drop(t, old)
 }

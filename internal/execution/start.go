@@ -17,7 +17,7 @@ import (
 const (
 	maxSteps = 50
 	maxStart = 4 << 20 // bytes of all inputs
-	maxOpen  = 32      // that have not ended
+	maxOpen  = 32      // of one caller, that have not ended
 )
 
 // start keeps several calls. They are checked as far as they can be before their turn:
@@ -29,7 +29,7 @@ func (e *Executions) start(ctx context.Context, c *tool.Call) (any, error) {
 		return nil, reason
 	}
 	err := e.cfg.Store.Update(ctx, func(t *store.Tx) error {
-		if err := tooMany(t); err != nil {
+		if err := tooMany(t, c.Caller.Token); err != nil {
 			return err
 		}
 		t.Record(c.Take())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"time"
+	"unicode/utf8"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/sqlite"
@@ -101,6 +102,12 @@ var schema = [][]string{{
 	`ALTER TABLE step ADD COLUMN undo BLOB`, // what takes it back, the tool's own form
 }, {
 	`CREATE INDEX step_granted ON step (expires) WHERE state = 'granted'`,
+}, {
+	`ALTER TABLE step ADD COLUMN touched INTEGER NOT NULL DEFAULT 1`, // 1: its call may have had an effect
+	`ALTER TABLE step ADD COLUMN unsure INTEGER NOT NULL DEFAULT 0`,  // 1: an earlier try of it may have had one
+}, {
+	`ALTER TABLE step ADD COLUMN since INTEGER NOT NULL DEFAULT 0`, // when it began to wait, ms since 1970
+	`UPDATE step SET since = (SELECT created FROM execution e WHERE e.id = execution) WHERE state = 'waiting'`,
 }}
 
 // execution is a row, with its steps.
@@ -126,10 +133,13 @@ type step struct {
 	scope    string
 	state    string
 	approved string
+	since    time.Time // when it began to wait
 	expires  time.Time // of one that waits, or was approved and has not begun
 	began    time.Time // zero: not yet
 	over     time.Time
 	reason   *deny.Reason
+	touched  bool // its call may have had an effect
+	unsure   bool // an earlier try of it may have had one
 }
 
 func at(ms int64) time.Time {
@@ -146,12 +156,28 @@ func ms(t time.Time) int64 {
 	return t.UnixMilli()
 }
 
+// head is the beginning of a text, of at most so many bytes and whole characters.
+func head(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}
+
+// named is how what somebody typed as an id is repeated.
+func named(id string) string {
+	if h := head(id, 40); h != id {
+		return h + "…"
+	}
+	return id
+}
+
 // missing is the reason of an execution that is not there, or another caller's.
 func missing(id string) *deny.Reason {
-	if len(id) > 40 {
-		id = id[:40] + "…"
-	}
-	return tool.Refuse(deny.ToolMissing, id, "there is no such execution", "execution_list shows those that there are; what ended is kept for seven days")
+	return tool.Refuse(deny.ToolMissing, named(id), "there is no such execution", "execution_list shows those that there are; what ended is kept for seven days")
 }
 
 // load reads an execution with its steps.
@@ -170,10 +196,11 @@ func load(t *store.Tx, id string) (*execution, error) {
 	if x == nil {
 		return nil, missing(id)
 	}
-	err = t.Query("SELECT n, tool, digest, scope, state, approved, expires, began, over, reason FROM step WHERE execution = ? ORDER BY n", func(row []sqlite.Value) error {
+	err = t.Query("SELECT n, tool, digest, scope, state, approved, expires, began, over, reason, touched, unsure, since FROM step WHERE execution = ? ORDER BY n", func(row []sqlite.Value) error {
 		s := step{
 			n: int(sqlite.Int(row[0])), tool: sqlite.Text(row[1]), digest: sqlite.Text(row[2]), scope: sqlite.Text(row[3]), state: sqlite.Text(row[4]),
 			approved: sqlite.Text(row[5]), expires: at(sqlite.Int(row[6])), began: at(sqlite.Int(row[7])), over: at(sqlite.Int(row[8])),
+			touched: sqlite.Int(row[10]) == 1, unsure: sqlite.Int(row[11]) == 1, since: at(sqlite.Int(row[12])),
 		}
 		if raw := sqlite.Blob(row[9]); len(raw) > 0 {
 			s.reason = &deny.Reason{}
@@ -208,8 +235,8 @@ func (x *execution) put(t *store.Tx, s *step) error {
 			return err
 		}
 	}
-	_, err := t.Exec("UPDATE step SET state = ?3, approved = ?4, expires = ?5, began = ?6, over = ?7, reason = ?8 WHERE execution = ?1 AND n = ?2",
-		x.id, s.n, s.state, s.approved, ms(s.expires), ms(s.began), ms(s.over), reason)
+	_, err := t.Exec("UPDATE step SET state = ?3, approved = ?4, expires = ?5, began = ?6, over = ?7, reason = ?8, touched = ?9, unsure = ?10, since = ?11 WHERE execution = ?1 AND n = ?2",
+		x.id, s.n, s.state, s.approved, ms(s.expires), ms(s.began), ms(s.over), reason, s.touched, s.unsure, ms(s.since))
 	return err
 }
 
@@ -299,9 +326,9 @@ func (x *execution) insert(t *store.Tx, inputs [][]byte) error {
 	}
 	for i := range x.steps {
 		s := &x.steps[i]
-		if _, err := t.Exec("INSERT INTO step (execution, n, tool, input, digest, scope, state, approved, expires, began, over) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, 0, 0)",
+		if _, err := t.Exec("INSERT INTO step (execution, n, tool, input, digest, scope, state, approved, expires, began, over, touched, since) VALUES (?, ?, ?, ?, ?, ?, ?, '', ?, 0, 0, 0, ?)",
 			x.id, s.n, s.tool, inputs[i], s.digest, // #nosec G602 -- as many as steps
-			s.scope, s.state, ms(s.expires)); err != nil {
+			s.scope, s.state, ms(s.expires), ms(s.since)); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,9 @@ package execution
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"regexp"
+	"slices"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -14,6 +16,9 @@ import (
 
 // maxListed bounds a list.
 const maxListed = 100
+
+// maxAnswers bounds the results that are shown at once, in bytes: the last ones.
+const maxAnswers = 4 << 20
 
 var idPattern = regexp.MustCompile(`x[a-z2-7]{8}`)
 
@@ -50,7 +55,7 @@ func (e *Executions) Tools() []tool.Tool {
 	}
 	all := []tool.Tool{
 		{
-			Name: "execution_inspect", Run: e.inspect, Fields: []tool.Field{id},
+			Name: "execution_inspect", Run: e.inspect, Fields: []tool.Field{id, {Name: "step", Type: tool.Integer, Min: 1, Max: maxSteps, Shown: true, Doc: "Only this step; without it all, with results of 4 MiB, the last ones"}},
 			Summary: "Say how an execution stands: its state (queued, running, waiting_for_user, paused, completed, partially_completed, failed, cancelled) and of each step the result, or why there is none.",
 		},
 		{
@@ -88,7 +93,7 @@ func (e *Executions) Tools() []tool.Tool {
 		{Name: "execution_resume", Effect: true, Run: e.acts(resumed), Fields: []tool.Field{id}, Summary: "Have a paused execution go on."},
 		{
 			Name: "execution_retry", Effect: true, Run: e.acts(retried), Fields: []tool.Field{id},
-			Summary: "Try the steps again that were not done, in order, of an execution that has ended. Steps that were done are not done again; look first whether one was of which it says that it may or may not have been.",
+			Summary: "Try the steps again that were not done, or were undone, in order, of an execution that has ended. Steps that were done are not done again; look first whether one was of which it says that it may or may not have been.",
 		},
 		{
 			Name: "execution_rollback", Effect: true, Run: e.rollback, Fields: []tool.Field{id},
@@ -121,7 +126,11 @@ func (e *Executions) inspect(ctx context.Context, c *tool.Call) (any, error) {
 		if err != nil {
 			return err
 		}
-		out, err = x.shown(t)
+		n := int(c.In.Int("step")) // 0: all
+		if n > len(x.steps) {
+			return tool.Refuse(deny.ToolMissing, x.id, fmt.Sprintf("it has %d steps, and no step %d", len(x.steps), n), "leave step out to see all")
+		}
+		out, err = x.shown(t, n)
 		return err
 	})
 	return out, err
@@ -134,11 +143,15 @@ func when(t time.Time) *time.Time {
 	return &t
 }
 
-// shown gives the execution with what its steps answered.
-func (x *execution) shown(t *store.Tx) (*Shown, error) {
+// shown gives the execution with what its steps answered, or, unless only is 0, with that
+// step alone.
+func (x *execution) shown(t *store.Tx, only int) (*Shown, error) {
 	out := &Shown{ID: x.id, State: x.state, Created: x.created, Changed: x.changed, Detail: x.why}
 	for i := range x.steps {
 		s := &x.steps[i]
+		if only != 0 && s.n != only {
+			continue
+		}
 		one := Step{N: s.n, Tool: s.tool, State: s.state, Until: when(s.expires), Approved: s.approved, Began: when(s.began), Over: when(s.over)}
 		if s.reason != nil {
 			env := s.reason.Envelope()
@@ -146,13 +159,29 @@ func (x *execution) shown(t *store.Tx) (*Shown, error) {
 		}
 		out.Steps = append(out.Steps, one)
 	}
-	err := t.Query("SELECT n, answer FROM step WHERE execution = ? AND answer IS NOT NULL", func(row []sqlite.Value) error {
-		if n := int(sqlite.Int(row[0])); n >= 1 && n <= len(out.Steps) {
-			out.Steps[n-1].Answer = sqlite.Blob(row[1])
+	left := int64(maxAnswers)
+	for i := range slices.Backward(out.Steps) {
+		one := &out.Steps[i]
+		size, err := t.Int("SELECT coalesce(length(answer), 0) FROM step WHERE execution = ? AND n = ?", x.id, one.N)
+		if err != nil {
+			return nil, err
 		}
-		return nil
-	}, x.id)
-	return out, err
+		if size > left {
+			if one.Answer, err = json.Marshal(map[string]any{"notShown": true, "bytes": size}); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		left -= size
+		err = t.Query("SELECT answer FROM step WHERE execution = ? AND n = ?", func(row []sqlite.Value) error {
+			one.Answer = sqlite.Blob(row[0])
+			return nil
+		}, x.id, one.N)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 func (e *Executions) list(ctx context.Context, c *tool.Call) (any, error) {

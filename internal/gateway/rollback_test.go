@@ -13,6 +13,7 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/execution"
+	"bulkhead/internal/store"
 	"bulkhead/internal/team"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/wire"
@@ -28,7 +29,7 @@ func newDesk(t testing.TB, ask ...string) desk {
 	t.Helper()
 	cfg := Config{
 		Team: "t", Agent: "a", Token: runtimeToken, DialerSocket: "none", Data: t.TempDir(),
-		Tools: &team.Tools{Allow: []string{"mem", "fs", "events", "execution"}, RatePerMinute: 100_000},
+		Tools: &team.Tools{Allow: []string{"mem", "fs", "db", "events", "execution"}, RatePerMinute: 100_000},
 	}
 	if len(ask) > 0 {
 		cfg.Ask = &team.Ask{Tools: ask}
@@ -155,6 +156,70 @@ func TestRollbackUndoesWhatCanBeAndSaysWhatCannot(t *testing.T) {
 	}
 }
 
+// What was undone is done again by a retry, nothing of the first time shows, and however
+// often that is nothing more is counted.
+func TestWhatWasUndoneIsTriedAgain(t *testing.T) {
+	d := newDesk(t)
+	d.begin()
+	x := d.run(`mem_set {"key":"a","value":2}`, `mem_get {"key":"a"}`, `fs_write {"path":"f","text":"new"}`)
+	used := func() (n int64) {
+		t.Helper()
+		if err := d.set.store.View(t.Context(), func(tx *store.Tx) error { n = tx.Used(); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first := used()
+	for range 3 {
+		if got := d.rollback(x.ID); got != "undone; nothing to undo; undone" {
+			t.Fatal(got)
+		}
+		if s := d.ended(x.ID); s.State != execution.Completed || s.Steps[0].Answer != nil || s.Steps[1].Answer == nil {
+			t.Errorf("%+v", s)
+		}
+		if _, r := d.try("execution_retry", `{"executionId":"`+x.ID+`"}`); r != nil {
+			t.Fatal(r)
+		}
+		if s := d.ended(x.ID); s.State != execution.Completed || s.Steps[0].Answer == nil || s.Steps[2].Answer == nil {
+			t.Errorf("%+v", s)
+		}
+		if now := used(); now != first {
+			t.Errorf("%d bytes are counted, and at first %d", now, first)
+		}
+	}
+	if got := d.call("mem_get", `{"key":"a"}`); got != `{"key":"a","value":2}` {
+		t.Error(got)
+	}
+	if _, r := d.try("execution_retry", `{"executionId":"`+x.ID+`"}`); r == nil || r.Code != deny.ToolConflict {
+		t.Errorf("what was done is tried again: %v", r)
+	}
+}
+
+// A value that is too large to be kept cannot be undone, and says so.
+func TestALargeValueCannotBeUndone(t *testing.T) {
+	d := newDesk(t)
+	text := func(n int) string { return `"` + strings.Repeat("x", n) + `"` }
+	d.call("mem_set", `{"key":"a","value":`+text(400<<10)+`}`)
+	x := d.run(`mem_set {"key":"a","value":`+text(300<<10)+`}`, `mem_set {"key":"a","value":`+text(500<<10)+`}`)
+	if got := d.rollback(x.ID); got != "not undone; cannot be undone" {
+		t.Error(got)
+	}
+}
+
+// What had an effect is never said to have only read, and what may have had one is never
+// said not to have been done.
+func TestRollbackDoesNotDenyWhatHappened(t *testing.T) {
+	d := newDesk(t)
+	d.call("db_create_table", `{"table":"t","schema":[{"column":"a","type":"integer"}]}`)
+	d.call("mem_set", `{"key":"text","value":"x"}`)
+	x := d.run(`db_query {"sql":"SELECT count(*) FROM t"}`, `db_query {"sql":"INSERT INTO t VALUES (1)"}`, `db_query {"sql":"DROP TABLE t"}`,
+		`db_insert {"table":"none","data":{"a":1}}`, `mem_incr {"key":"text"}`)
+	const want = "nothing to undo; cannot be undone; cannot be undone; cannot be undone; nothing to undo"
+	if got := d.rollback(x.ID); got != want {
+		t.Errorf("%s\nwant %s\n%+v", got, want, x.Steps)
+	}
+}
+
 func TestRollbackKeepsWhatChangedSince(t *testing.T) {
 	d := newDesk(t)
 	d.begin()
@@ -218,10 +283,14 @@ func TestRollbackRestoresWhatWas(t *testing.T) {
 		before := d.picture()
 		step := rapid.Custom(func(t *rapid.T) string {
 			key, path := rapid.SampledFrom([]string{"a", "b", "n"}).Draw(t, "key"), rapid.SampledFrom([]string{"f", "g", "new", "d", "d/x"}).Draw(t, "path")
-			return fmt.Sprintf(rapid.SampledFrom([]string{
+			what := rapid.SampledFrom([]string{
 				`mem_set {"key":"%[1]s","value":%[3]d}`, `mem_incr {"key":"%[1]s"}`, `mem_delete {"key":"%[1]s"}`, `mem_expire {"key":"%[1]s","seconds":%[4]d}`,
 				`fs_write {"path":"%[2]s","text":"%[3]d"}`, `fs_delete {"path":"%[2]s"}`, `fs_mkdir {"path":"%[2]s"}`,
-			}).Draw(t, "what"), key, path, rapid.IntRange(0, 9).Draw(t, "value"), rapid.IntRange(1000, 9999).Draw(t, "seconds"))
+			}).Draw(t, "what")
+			if path == "d" && strings.HasPrefix(what, "fs_write") {
+				path = "new" // a file d that is deleted is not put back where d/x left its folder
+			}
+			return fmt.Sprintf(what, key, path, rapid.IntRange(0, 9).Draw(t, "value"), rapid.IntRange(1000, 9999).Draw(t, "seconds"))
 		})
 		x := d.run(rapid.SliceOfN(step, 1, 8).Draw(rt, "steps")...)
 		got := d.rollback(x.ID)

@@ -77,6 +77,7 @@ type Store struct {
 	notes  [][]byte
 	fresh  chan struct{} // closed when the spool has grown
 	expire []func(*Tx) (bool, error)
+	spare  []func(*Tx) (bool, error) // what is let go of when there is no room
 
 	w writer // of who has the lead
 }

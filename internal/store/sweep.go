@@ -18,6 +18,20 @@ func (s *Store) Expire(f func(*Tx) (more bool, err error)) {
 	s.expire = append(s.expire, f)
 }
 
+// Spare has f let go of what nobody needs, the oldest first, when the agent's quota has no
+// room for what is to be kept. It says whether there may be more.
+func (s *Store) Spare(f func(*Tx) (more bool, err error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.spare = append(s.spare, f)
+}
+
+func (s *Store) spares() []func(*Tx) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.spare)
+}
+
 func (s *Store) expirers() []func(*Tx) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

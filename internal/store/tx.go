@@ -44,11 +44,18 @@ func (t *Tx) Record(r record.Record) { t.lines = append(t.lines, encode(r)) }
 func (t *Tx) After(f func()) { t.after = append(t.after, f) }
 
 // Charge counts n more bytes towards the quota, or, below 0, fewer. When they
-// do not fit, what has expired is let go of first; then it refuses with
+// do not fit, what has expired is let go of first, then what can be spared
+// ([Store.Spare]); then it refuses with
 // tools.quota.
 func (t *Tx) Charge(n int64) error {
 	if n > 0 && t.used+n > t.quota {
-		if err := t.expire(t.used + n - t.quota); err != nil {
+		if err := t.letGo(t.store.expirers(), t.quota-n); err != nil {
+			return err
+		}
+	}
+	// What an agent may look back at does not make room for one caller of less.
+	if most := t.store.cfg.Quota; n > 0 && n <= t.quota && t.used+n > most {
+		if err := t.letGo(t.store.spares(), most-n); err != nil {
 			return err
 		}
 	}
@@ -67,11 +74,10 @@ func (t *Tx) Charge(n int64) error {
 // Used is what counts towards the quota now, in bytes.
 func (t *Tx) Used() int64 { return t.used }
 
-// expire lets go of what has expired until at least n bytes are free, or
-// nothing more has.
-func (t *Tx) expire(n int64) error {
-	goal := t.used - n
-	for _, f := range t.store.expirers() {
+// letGo has each of list let go of something until no more than goal bytes are used, or
+// there is nothing more.
+func (t *Tx) letGo(list []func(*Tx) (bool, error), goal int64) error {
+	for _, f := range list {
 		for t.used > goal {
 			more, err := f(t)
 			if err != nil {

@@ -32,6 +32,7 @@ type Call struct {
 	mu    sync.Mutex
 	taken bool
 	begun bool
+	ours  bool // it took its record itself, in a transaction
 
 	by string // whose approval it is done with
 }
@@ -40,7 +41,7 @@ type Call struct {
 // the same transaction as its effect. Nobody else writes it then.
 func (c *Call) Take() record.Record {
 	c.mu.Lock()
-	c.taken = true
+	c.taken, c.ours = true, true
 	c.mu.Unlock()
 	return c.record(record.Allowed, nil)
 }
@@ -52,6 +53,15 @@ func (c *Call) Begin(ctx context.Context) error {
 	c.begun = true
 	c.mu.Unlock()
 	return c.journal.Write(ctx, c.record(record.Started, nil))
+}
+
+// touched says whether the call, which ended with err, may have had an effect. What a
+// transaction refused was not done.
+func (c *Call) touched(err error) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var reason *deny.Reason
+	return c.begun || c.ours && !errors.As(err, &reason)
 }
 
 // Denied gives the record of this call as denied, for a [Gate] that writes it in the

@@ -103,10 +103,15 @@ type Admitted struct {
 	c *Call
 	// approved says that the gate has let this very call pass before.
 	approved bool
+	touched  bool
 }
 
 // Approved has the call done with the approval of by, without asking again.
 func (a *Admitted) Approved(by string) { a.c.by, a.approved = by, true }
+
+// Touched says, after Run, whether the call may have had an effect: whether it got as far
+// as having one, however it ended then.
+func (a *Admitted) Touched() bool { return a.touched }
 
 // Admit decides what can be decided before an input is read.
 func (d *Dispatcher) Admit(ctx context.Context, who Caller, name string) (*Admitted, *deny.Reason) {
@@ -170,13 +175,15 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 	if reason != nil {
 		return nil, d.refuse(ctx, c, reason)
 	}
+	ctx = WithQuota(ctx, c.Caller.Quota) // also of what the gate keeps
 	c.In, c.shown = in, d.shower.show(t.Fields, in)
 	if d.cfg.Gate != nil && !a.approved {
 		if reason := a.ask(ctx, input); reason != nil {
 			return nil, reason
 		}
 	}
-	out, err := safely(withQuota(ctx, c.Caller.Quota), c, do)
+	out, err := safely(ctx, c, do)
+	a.touched = c.touched(err)
 	var answer json.RawMessage
 	if written, ok := out.(Answer); ok {
 		answer = json.RawMessage(written)

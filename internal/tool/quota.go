@@ -12,8 +12,8 @@ type Quota struct {
 
 type quotaKey struct{}
 
-// withQuota has whoever keeps something for a call know what its caller may.
-func withQuota(ctx context.Context, q Quota) context.Context {
+// WithQuota has whoever keeps something for a call know what its caller may.
+func WithQuota(ctx context.Context, q Quota) context.Context {
 	if q == (Quota{}) {
 		return ctx
 	}
