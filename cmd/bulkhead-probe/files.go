@@ -53,7 +53,7 @@ func readOne(path string, t *trial) error {
 // writeRoot makes a file in the root and in /etc, and removes it again.
 func writeRoot(t *trial) error {
 	for _, dir := range []string{"/", "/etc"} {
-		p := filepath.Join(dir, ".bulkhead-probe-"+t.Nonce[:min(8, len(t.Nonce))])
+		p := filepath.Join(dir, t.name())
 		fd, err := unix.Open(p, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY|unix.O_CLOEXEC, 0o600)
 		if errors.Is(err, unix.ENOENT) && dir != "/" {
 			continue // an image without /etc

@@ -116,7 +116,10 @@ func signalByDescriptor(t *trial) error {
 }
 
 // name is one that nobody else uses.
-func (t *trial) name() string { return ".bulkhead-probe-" + t.Nonce[:min(8, len(t.Nonce))] }
+func (t *trial) name() string { return mark + t.Nonce[:min(8, len(t.Nonce))] }
+
+// mark begins the names of what attempts make.
+const mark = ".bulkhead-probe-"
 
 // writeForeign makes a file in each folder, and removes it.
 func writeForeign(t *trial) error {

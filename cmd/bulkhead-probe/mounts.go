@@ -13,7 +13,7 @@ import (
 func scratch() (string, func() error, error) {
 	var all error
 	for _, in := range []string{"/tmp", "/dev/shm", "/run", "."} {
-		dir, err := os.MkdirTemp(in, ".bulkhead-probe-")
+		dir, err := os.MkdirTemp(in, mark)
 		if err == nil {
 			return dir, func() error { return os.Remove(dir) }, nil
 		}

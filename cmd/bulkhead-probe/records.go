@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -79,7 +81,8 @@ func writeGiven(t *trial) error {
 			t.saw("made %s", made)
 			return errors.Join(unix.Close(fd), unix.Unlink(made))
 		}
-		if first := firstFile(p); first != "" && t.step("open "+first+" for writing", openAndClose(first)) {
+		first, err := onFirstFile(p, openAndClose)
+		if first != "" && t.step("open "+first+" for writing", err) {
 			t.saw("%s can be written", first)
 			return nil
 		}
@@ -94,28 +97,44 @@ func swapGiven(t *trial) error {
 		if _, err := os.Lstat(p); err != nil {
 			return fmt.Errorf("what it is given to read: %w", err)
 		}
-		for _, what := range []string{p, firstFile(p)} {
-			if what == "" {
+		moved := func(what string) error { return unix.Rename(what, filepath.Join(filepath.Dir(what), t.name())) }
+		what, err := p, moved(p)
+		if !t.step("move "+p, err) {
+			if what, err = onFirstFile(p, moved); what == "" || !t.step("move "+what, err) {
 				continue
 			}
-			aside := filepath.Join(filepath.Dir(what), t.name())
-			if t.step("move "+what, unix.Rename(what, aside)) {
-				t.saw("%s can be put in another's place", what)
-				return unix.Rename(aside, what)
-			}
 		}
+		t.saw("%s can be put in another's place", what)
+		return unix.Rename(filepath.Join(filepath.Dir(what), t.name()), what)
 	}
 	return nil
 }
 
-// firstFile is a plain file in a folder; empty: none is to be seen.
+// onFirstFile does something to a plain file in a folder, and says which it was;
+// empty: none is to be seen. A file that is gone when its turn comes was moved aside
+// by the same attempt of another decoy, which puts it back.
+func onFirstFile(dir string, do func(path string) error) (string, error) {
+	for try := 0; ; try++ {
+		first := firstFile(dir)
+		if first == "" {
+			return "", nil
+		}
+		if err := do(first); !errors.Is(err, unix.ENOENT) || try == 100 {
+			return first, err
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// firstFile is a plain file in a folder, and none that an attempt left there for a
+// moment.
 func firstFile(dir string) string {
 	list, err := os.ReadDir(dir)
 	if err != nil {
 		return ""
 	}
 	for _, e := range list {
-		if e.Type().IsRegular() {
+		if e.Type().IsRegular() && !strings.HasPrefix(e.Name(), mark) {
 			return filepath.Join(dir, e.Name())
 		}
 	}
