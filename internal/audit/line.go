@@ -134,12 +134,18 @@ func newState(key note.Verifier) *state {
 
 // compact checks a record of a gateway and gives it in the form that is kept.
 func compact(raw json.RawMessage) (json.RawMessage, error) {
-	if len(raw) > protocol.MaxRecord {
-		return nil, fmt.Errorf("audit: a record has %d bytes, more than %d", len(raw), protocol.MaxRecord)
-	}
 	var r record.Record
 	if err := json.Unmarshal(raw, &r); err != nil || !strings.HasPrefix(strings.TrimSpace(string(raw)), "{") {
 		return nil, errors.New("audit: a record is not one")
+	}
+	if len(raw) > protocol.MaxRecord {
+		// Refused, it would keep all that come after it from being taken.
+		r = r.Cut(len(raw))
+		short, err := json.Marshal(&r)
+		if err != nil || len(short) > protocol.MaxRecord {
+			return nil, fmt.Errorf("audit: a record has %d bytes, more than %d", len(raw), protocol.MaxRecord)
+		}
+		raw = short
 	}
 	// As Marshal writes it inside of an entry: without space, < > & escaped.
 	out, err := json.Marshal(raw)

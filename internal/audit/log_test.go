@@ -202,7 +202,6 @@ func TestBadRecordsAreNotTaken(t *testing.T) {
 		"numbers fall": {List: "a", Records: append(recs(5, 1), recs(4, 1)...)},
 		"a string":     {List: "a", Records: []protocol.Record{{Seq: 1, Record: []byte(`"x"`)}}},
 		"null":         {List: "a", Records: []protocol.Record{{Seq: 1, Record: []byte(`null`)}}},
-		"too large":    {List: "a", Records: []protocol.Record{{Seq: 1, Record: []byte(`{"target":"` + strings.Repeat("x", protocol.MaxRecord) + `"}`)}}},
 		"no JSON":      {List: "a", Records: []protocol.Record{{Seq: 1, Record: []byte("{}\n{\"checkpoint\":\"x\"}")}}},
 	} {
 		if _, err := l.Append(t.Context(), "pair", "writer", q); err == nil {
@@ -211,6 +210,19 @@ func TestBadRecordsAreNotTaken(t *testing.T) {
 	}
 	if l.Head().Lines != 0 {
 		t.Error("something is in the log")
+	}
+}
+
+func TestALongRecordIsCutAndStopsNobody(t *testing.T) {
+	l := open(t, t.TempDir())
+	q := protocol.Append{List: "a", Records: recs(1, 3)}
+	q.Records[1].Record = []byte(`{"target":"` + strings.Repeat("x", protocol.MaxRecord) + `"}`)
+	if taken, err := l.Append(t.Context(), "pair", "writer", q); err != nil || taken.Seq != 3 {
+		t.Fatalf("%v, %v", taken, err)
+	}
+	raw := string(read(t, logFile(l.dir)))
+	if l.Head().Lines != 3 || len(raw) > protocol.MaxRecord || !strings.Contains(raw, `"detail":"cut, since the record had `) {
+		t.Errorf("%d lines in %d bytes", l.Head().Lines, len(raw))
 	}
 }
 

@@ -23,13 +23,18 @@ const (
 	ending              // of a call that was written down as started: may use the reserve, then counted
 )
 
-// encode makes a line of a record as one of an effect.
+// encode makes a line of a record as one of an effect. It is never longer than
+// [record.MaxBytes], whatever an agent called its columns.
 func encode(r record.Record) line {
 	text, err := r.Append(make([]byte, 0, 384))
 	if err != nil {
 		// Only an Input that is no JSON does not encode.
 		r.Input, r.Detail = nil, "the record could not be encoded: "+err.Error()
 		text, _ = r.Append(nil)
+	}
+	if len(text) > record.MaxBytes {
+		r = r.Cut(len(text))
+		text, _ = r.Append(text[:0]) // Cut leaves no Input
 	}
 	return line{text, effect}
 }

@@ -240,6 +240,27 @@ func TestAFullSpoolRefusesEffectsAndCountsDenials(t *testing.T) {
 	}
 }
 
+func TestOneLongRecordLeavesTheOthers(t *testing.T) {
+	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Spool: 256 << 10})
+	for i := range 20 {
+		if err := s.Update(t.Context(), put(i, "x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	long := call(record.Denied, "db_insert")
+	long.Reason = &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolInvalid, Fields: make([]deny.Field, 100_000)}
+	if err := s.Write(t.Context(), long); err != nil {
+		t.Fatal(err)
+	}
+	all := spooled(t, s)
+	if len(all) != 21 || all[0].Target != "0" || all[20].Reason == nil || all[20].Reason.Code != deny.ToolInvalid || !strings.HasPrefix(all[20].Detail, "cut, since the record had ") {
+		t.Errorf("%d records are left, the last %+v", len(all), all[len(all)-1])
+	}
+	if s.w.spool.bytes > 128<<10 {
+		t.Errorf("they take %d bytes", s.w.spool.bytes)
+	}
+}
+
 func TestWithoutAReaderTheOldestRecordsGiveWay(t *testing.T) {
 	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Spool: 8 << 10})
 	for i := range 300 {

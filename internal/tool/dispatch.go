@@ -183,6 +183,9 @@ func (a *Admitted) run(ctx context.Context, input []byte, do func(context.Contex
 		}
 	}
 	out, err := safely(ctx, c, do)
+	if errors.As(err, &reason) {
+		bound(reason)
+	}
 	a.touched = c.touched(err)
 	var answer json.RawMessage
 	if written, ok := out.(Answer); ok {
@@ -239,8 +242,13 @@ func TooLarge(what string, n int64) *deny.Reason {
 	return Refuse(deny.ToolTooLarge, what, fmt.Sprintf("the input has more than %d bytes", n), "send less at once; a file of up to 100 MiB goes by PUT /v1/files/PATH (docs/contracts/tools.md)")
 }
 
+// bound leaves as many failing fields as are worth reading: a reason is kept in
+// records, and an input of some MiB may have a fault in each of its names.
+func bound(r *deny.Reason) { r.Fields = r.Fields[:min(len(r.Fields), MaxFaults)] }
+
 // refuse writes a denial down before it is answered.
 func (d *Dispatcher) refuse(ctx context.Context, c *Call, r *deny.Reason) *deny.Reason {
+	bound(r)
 	if err := d.cfg.Journal.Write(context.WithoutCancel(ctx), c.record(record.Denied, r)); err != nil {
 		d.cfg.Log.ErrorContext(ctx, "a denial could not be written down", "tool", c.Tool.Name, "error", err)
 		return unwritten(c.Tool.Name)

@@ -17,6 +17,7 @@ type book struct {
 	mu     sync.Mutex
 	lines  []string
 	broken bool
+	fields int // of the last reason
 }
 
 func (b *book) add(r record.Record) error {
@@ -28,6 +29,7 @@ func (b *book) add(r record.Record) error {
 	code := ""
 	if r.Reason != nil {
 		code = " " + string(r.Reason.Code)
+		b.fields = len(r.Reason.Fields)
 	}
 	b.lines = append(b.lines, string(r.Verdict)+" "+r.Target+code)
 	return nil
@@ -104,6 +106,19 @@ func TestEveryCallIsOnRecordAsWhatItWas(t *testing.T) {
 	}
 	if ran != 3 {
 		t.Errorf("tools ran %d times", ran)
+	}
+}
+
+func TestReasonsNameAsManyFieldsAsAreWorthReading(t *testing.T) {
+	b := &book{}
+	d := serve(t, b, Tool{Name: "mem_set", Group: Memory, Effect: true, Run: func(context.Context, *Call) (any, error) {
+		r := Refuse(deny.ToolInvalid, "w", "y", "m")
+		r.Fields = make([]deny.Field, 100_000)
+		return nil, r
+	}})
+	_, reason := d.Call(t.Context(), Caller{Agent: "a"}, "mem_set", []byte(`{}`))
+	if reason == nil || len(reason.Fields) != MaxFaults || b.fields != MaxFaults {
+		t.Errorf("%d fields on record; %.200v", b.fields, reason)
 	}
 }
 

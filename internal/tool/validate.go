@@ -19,7 +19,7 @@ import (
 
 // Bounds of what an answer names: an input may have any number of faults.
 const (
-	maxFaults = 64
+	MaxFaults = 64 // fields
 	maxNamed  = 80 // bytes of a name that somebody else chose
 )
 
@@ -43,7 +43,7 @@ func (t *Tool) Parse(data []byte) (Input, *deny.Reason) {
 type reader struct{ faults []deny.Field }
 
 func (r *reader) fault(path, format string, args ...any) {
-	if len(r.faults) < maxFaults {
+	if len(r.faults) < MaxFaults {
 		if path == "" {
 			path = "(input)"
 		}
@@ -253,7 +253,7 @@ func (r *reader) array(path string, f *Field, data json.RawMessage) any {
 	}
 	out := make([]any, 0, len(items))
 	for i, v := range items {
-		if len(r.faults) >= maxFaults {
+		if len(r.faults) >= MaxFaults {
 			break
 		}
 		at := fmt.Sprintf("%s[%d]", path, i)

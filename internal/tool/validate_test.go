@@ -99,7 +99,7 @@ func TestEveryFaultIsNamed(t *testing.T) {
 	for i := range 10_000 {
 		fmt.Fprintf(&b, `,"x%d":1`, i)
 	}
-	if _, reason := everything.Parse([]byte(`{"key":"a"` + b.String() + `}`)); reason == nil || len(reason.Fields) != maxFaults {
+	if _, reason := everything.Parse([]byte(`{"key":"a"` + b.String() + `}`)); reason == nil || len(reason.Fields) != MaxFaults {
 		t.Error("faults are not bounded")
 	}
 }
@@ -116,7 +116,7 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		in, reason := everything.Parse(data)
 		if reason != nil {
-			if len(reason.Fields) == 0 || len(reason.Fields) > maxFaults {
+			if len(reason.Fields) == 0 || len(reason.Fields) > MaxFaults {
 				t.Errorf("%d faults", len(reason.Fields))
 			}
 			return

@@ -5,6 +5,8 @@ package protocol
 import (
 	"encoding/json"
 	"time"
+
+	"bulkhead/internal/record"
 )
 
 // What gateways greet audit with. After auth (internal/hub) the gateway sends
@@ -20,7 +22,7 @@ const (
 // Bounds of one [Append].
 const (
 	MaxRecords = 1000
-	MaxRecord  = 64 << 10 // bytes of one record's JSON
+	MaxRecord  = record.MaxBytes // of one record's JSON
 )
 
 // Append are records in the order of the gateway's own list.

@@ -14,6 +14,7 @@ import (
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/tool"
 )
 
 // strict decodes one JSON object and names every field that does not fit, or
@@ -56,6 +57,7 @@ func failing(all map[string]json.RawMessage, t reflect.Type) []deny.Field {
 		}
 	}
 	slices.SortFunc(out, func(x, y deny.Field) int { return strings.Compare(x.Name, y.Name) })
+	out = out[:min(len(out), tool.MaxFaults)]
 	if len(out) == 0 {
 		return []deny.Field{{Name: "(body)", Why: "a field is given twice, with different types"}}
 	}

@@ -29,7 +29,9 @@ type build struct {
 }
 
 func (b *build) fault(field, why string) {
-	b.faults = append(b.faults, deny.Field{Name: field, Why: why})
+	if len(b.faults) < tool.MaxFaults {
+		b.faults = append(b.faults, deny.Field{Name: field, Why: why})
+	}
 }
 
 // name writes a column that the table has. SQLite's names are the same in

@@ -168,6 +168,18 @@ func TestEveryTypeComesBackAsItWas(t *testing.T) {
 
 func quote(s string) string { b, _ := json.Marshal(s); return string(b) }
 
+func TestManyFaultsAreNotAllNamed(t *testing.T) {
+	w := open(t, file(t), roomy, 0)
+	w.call(t, "db_create_table", `{"table":"t","schema":[{"column":"a","type":"text"}]}`)
+	values := map[string]any{}
+	for i := range 5000 {
+		values[fmt.Sprintf("c%d", i)] = 1
+	}
+	if _, r := w.try(t, "db_insert", map[string]any{"table": "t", "values": values}); r == nil || r.Code != deny.ToolInvalid || len(r.Fields) != tool.MaxFaults {
+		t.Errorf("%.300v", r)
+	}
+}
+
 func TestRowsAreChangedByEqualityAlone(t *testing.T) {
 	w := open(t, file(t), roomy, 0)
 	// Every name here is a reserved word, or has a quote, or is not Latin.
