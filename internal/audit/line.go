@@ -95,6 +95,7 @@ func (s *state) take(line []byte) (*entry, error) {
 	}
 	s.tree.add(line)
 	s.seqs[e.source()] = e.Seq
+	s.bytes[e.source().member()] += int64(len(line))
 	return &e, nil
 }
 
@@ -123,13 +124,14 @@ type state struct {
 	key    note.Verifier
 	tree   tree
 	seqs   map[source]uint64
-	last   string // checkpoint
-	covers int64  // lines that it is about
+	bytes  map[member]int64 // of each one's lines
+	last   string           // checkpoint
+	covers int64            // lines that it is about
 	root   tlog.Hash
 }
 
 func newState(key note.Verifier) *state {
-	return &state{key: key, seqs: map[source]uint64{}}
+	return &state{key: key, seqs: map[source]uint64{}, bytes: map[member]int64{}}
 }
 
 // compact checks a record of a gateway and gives it in the form that is kept.

@@ -43,6 +43,7 @@ type Log struct {
 	signer note.Signer
 	public string
 	now    func() time.Time
+	free   func() (uint64, error) // bytes of the disk
 
 	requests chan *request
 	ended    chan struct{} // closed when the writer has ended
@@ -75,6 +76,7 @@ func Open(dir string, witnesses []protocol.Head) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
+	l.free = l.freeOf
 	l.state = newState(verifier)
 	if err := l.load(witnesses); err != nil {
 		return nil, errors.Join(err, l.f.Close())

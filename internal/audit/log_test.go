@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/mod/sumdb/note"
@@ -223,6 +225,51 @@ func TestALongRecordIsCutAndStopsNobody(t *testing.T) {
 	raw := string(read(t, logFile(l.dir)))
 	if l.Head().Lines != 3 || len(raw) > protocol.MaxRecord || !strings.Contains(raw, `"detail":"cut, since the record had `) {
 		t.Errorf("%d lines in %d bytes", l.Head().Lines, len(raw))
+	}
+}
+
+func TestAFullDiskStopsWhoFilledItFirst(t *testing.T) {
+	l := open(t, t.TempDir())
+	var left atomic.Uint64
+	left.Store(2 * lowFree)
+	l.free = func() (uint64, error) { return left.Load(), nil }
+	long := recs(1, 20)
+	for i := range long {
+		long[i].Record = []byte(`{"target":"` + strings.Repeat("x", 1000) + `"}`)
+	}
+	give := func(agent string, q []protocol.Record) error {
+		_, err := l.Append(t.Context(), "pair", agent, protocol.Append{List: "a", Records: q})
+		return err
+	}
+	for _, agent := range []string{"writer", "reviewer"} {
+		if err := give(agent, recs(1, 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := give("writer", append(recs(2, 1), long[2:]...)); err != nil {
+		t.Fatal(err)
+	}
+	left.Store(lowFree - 1)
+	if err := give("writer", recs(100, 1)); err == nil || !strings.Contains(err.Error(), "more than its share") {
+		t.Errorf("who filled the disk: %v", err)
+	}
+	if err := give("reviewer", recs(100, 1)); err != nil {
+		t.Errorf("who did not: %v", err)
+	}
+	left.Store(minFree - 1)
+	if err := give("reviewer", recs(200, 1)); err == nil || !strings.Contains(err.Error(), "are free") {
+		t.Errorf("nothing is left: %v", err)
+	}
+	left.Store(lowFree)
+	if err := give("writer", recs(100, 1)); err != nil {
+		t.Errorf("there is room again: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	bytes := maps.Clone(l.state.bytes)
+	if l = open(t, l.dir); !maps.Equal(l.state.bytes, bytes) || len(bytes) != 2 {
+		t.Errorf("read anew: %v, before: %v", l.state.bytes, bytes)
 	}
 }
 

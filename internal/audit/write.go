@@ -85,6 +85,10 @@ func (l *Log) write(ctx context.Context) {
 				break more
 			}
 		}
+		all = l.within(all)
+		if len(all) == 0 {
+			continue
+		}
 		err := l.commit(all)
 		for _, r := range all {
 			r.done <- err
@@ -111,7 +115,7 @@ func (l *Log) commit(all []*request) error {
 	next := *l.state
 	next.tree = l.state.tree.clone()
 	l.mu.Unlock()
-	seqs := map[source]uint64{}
+	seqs, wrote := map[source]uint64{}, map[member]int64{}
 	var out bytes.Buffer
 	var places []int64
 	for _, r := range all {
@@ -135,6 +139,7 @@ func (l *Log) commit(all []*request) error {
 			next.tree.add(line)
 			out.Write(line)
 			out.WriteByte('\n')
+			wrote[r.source.member()] += int64(len(line))
 			last = one.Seq
 		}
 		seqs[r.source] = last
@@ -162,6 +167,9 @@ func (l *Log) commit(all []*request) error {
 	for s, seq := range seqs {
 		next.seqs[s] = seq // the map is the same: only this goroutine changes it
 	}
+	for m, n := range wrote {
+		next.bytes[m] += n
+	}
 	*l.state = next
 	return nil
 }
@@ -182,16 +190,4 @@ func (l *Log) put(data []byte) error {
 		l.mu.Unlock()
 	}
 	return fmt.Errorf("audit: it is not on disk: %w", err)
-}
-
-// room keeps the host's disk from being filled by whoever calls most.
-func (l *Log) room() error {
-	var st unix.Statfs_t
-	if err := unix.Fstatfs(int(l.f.Fd()), &st); err != nil { // #nosec G115 -- a descriptor
-		return fmt.Errorf("audit: %w", err)
-	}
-	if free := st.Bavail * uint64(st.Bsize); free < minFree { // #nosec G115 -- never negative
-		return fmt.Errorf("audit: %d MiB are free on its disk, fewer than %d: free some", free>>20, minFree>>20)
-	}
-	return nil
 }

@@ -25,7 +25,8 @@
 //	part      name, version: how far the tables of each part are migrated
 //	spool     first, last, body: the records of one transaction, JSON, one a
 //	          line; their numbers go from first to last
-//	counted   records that found no room in the spool, by what they were about
+//	counted   records that found no room in the spool, or were many that are
+//	          alike, by what they were about
 //	meta      spooled: the last number that was taken off the spool;
 //	          used: bytes that count towards the quota
 //
@@ -41,6 +42,12 @@
 //     because the kernel may have dropped pages that it could not write.
 //   - Open reads all of the database (quick_check) and refuses a damaged one.
 //   - A number of the spool is never given twice.
+//
+// # Denials that repeat
+//
+// Of denials with the same tool, code and token 30 in a minute are records, and of all
+// 256 KiB. The others are counted by tool and code, as durably, and become one record
+// with that count a minute later, two at most.
 //
 // # When the spool is full
 //

@@ -10,8 +10,9 @@ import (
 // line is one record on its way. A zero rank is that of a record which is
 // counted when there is no room.
 type line struct {
-	text []byte // JSON, without the line's end
-	rank rank
+	text   []byte // JSON, without the line's end
+	rank   rank
+	denial *kind // of one that is counted when there were many like it; nil: it is not
 }
 
 // rank says what becomes of a record when the spool has no room.
@@ -36,7 +37,7 @@ func encode(r record.Record) line {
 		r = r.Cut(len(text))
 		text, _ = r.Append(text[:0]) // Cut leaves no Input
 	}
-	return line{text, effect}
+	return line{text: text, rank: effect}
 }
 
 // Write implements tool.Journal.
@@ -45,6 +46,8 @@ func (s *Store) Write(ctx context.Context, r record.Record) error {
 	switch r.Verdict {
 	case record.Denied:
 		l.rank = counted
+		k := kindOf(&r)
+		l.denial = &k
 	case record.Started:
 	case record.Allowed, record.Failed:
 		l.rank = ending

@@ -88,6 +88,8 @@ func (t *Tx) keepLines() error {
 // take takes one record that stands by itself.
 func (t *Tx) take(l *line) error {
 	switch {
+	case l.denial != nil && !t.store.w.folds.keeps(*l.denial, len(l.text), t.now):
+		return t.count(l.text)
 	case t.fits(len(l.text), l.rank):
 		t.spool.add(l.text)
 		return nil
@@ -103,7 +105,7 @@ func (p *pending) add(text []byte) {
 	p.n++
 }
 
-// count counts a record that has no room.
+// count counts a record that has no room, or is one of many that are alike.
 func (t *Tx) count(text []byte) error {
 	var r record.Record
 	if err := json.Unmarshal(text, &r); err != nil {
@@ -114,6 +116,11 @@ func (t *Tx) count(text []byte) error {
 		code = string(r.Reason.Code)
 	}
 	r.Input = nil // of one call, and this stands for many
+	if other, err := t.countedToken(r.Target, string(r.Verdict), code, r.Token); err != nil {
+		return err
+	} else if other {
+		r.Token, r.Detail = "", "with several tokens, or with one and without"
+	}
 	text, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -124,11 +131,24 @@ func (t *Tx) count(text []byte) error {
 	return err
 }
 
+// countedToken says whether calls with another token are counted there already.
+func (t *Tx) countedToken(target, verdict, code, token string) (other bool, err error) {
+	err = t.db.Query("SELECT record FROM counted WHERE target = ? AND verdict = ? AND code = ?", func(row []sqlite.Value) error {
+		var r record.Record
+		if err := json.Unmarshal(sqlite.Blob(row[0]), &r); err != nil {
+			return err
+		}
+		other = r.Token != token
+		return nil
+	}, target, verdict, code)
+	return other, err
+}
+
 // writeSpool writes the transaction's records as one row, and what was counted
 // before when there is room for it now.
 func (t *Tx) writeSpool() error {
 	p := &t.spool
-	if p.held {
+	if p.held && !t.store.w.folds.counting(t.now) {
 		if err := t.release(); err != nil {
 			return err
 		}

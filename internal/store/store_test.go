@@ -240,6 +240,64 @@ func TestAFullSpoolRefusesEffectsAndCountsDenials(t *testing.T) {
 	}
 }
 
+func TestDenialsThatRepeatBecomeOneRecord(t *testing.T) {
+	now := time.Now()
+	path := filepath.Join(t.TempDir(), "system.db")
+	s := openAt(t, Config{Path: path, Now: func() time.Time { return now }})
+	deny := func(target, token string, n int) {
+		t.Helper()
+		for range n {
+			r := call(record.Denied, target)
+			r.Token = token
+			if err := s.Write(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := s.Update(t.Context(), put(1, "x")); err != nil {
+		t.Fatal(err)
+	}
+	deny("mem_set", "", 3*foldAfter)
+	deny("fs_write", "one", foldAfter) // its own kind: none is counted
+	deny("fs_write", "two", foldAfter+2)
+	deny("fs_write", "one", 2)
+	long := call(record.Denied, "db_query")
+	long.Detail = strings.Repeat("x", 60<<10)
+	for range 10 {
+		if err := s.Write(t.Context(), long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := spooled(t, s)
+	if n := len(before); before[0].Target != "1" || n > 1+3*foldAfter+4 {
+		t.Errorf("%d records, the first %+v", n, before[0])
+	}
+	if err := s.Close(); err != nil { // what was counted is on disk
+		t.Fatal(err)
+	}
+	s = openAt(t, Config{Path: path, Now: func() time.Time { return now }})
+	deny("mem_set", "", foldAfter+1) // it does not know of those before, and counts on
+	now = now.Add(foldTime)
+	if err := s.Update(t.Context(), put(2, "x")); err != nil {
+		t.Fatal(err)
+	}
+	got, tokens := map[string]uint64{}, map[string]string{}
+	for _, r := range spooled(t, s) {
+		if r.Verdict == record.Denied {
+			got[r.Target] += max(r.Count, 1)
+			if r.Count > 0 {
+				tokens[r.Target] = r.Token + r.Detail
+			}
+		}
+	}
+	if got["mem_set"] != 4*foldAfter+1 || got["fs_write"] != 2*foldAfter+4 || got["db_query"] != 10 {
+		t.Errorf("%v", got)
+	}
+	if tokens["fs_write"] != "with several tokens, or with one and without" || tokens["mem_set"] != "" {
+		t.Errorf("%q", tokens)
+	}
+}
+
 func TestOneLongRecordLeavesTheOthers(t *testing.T) {
 	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Spool: 256 << 10})
 	for i := range 20 {

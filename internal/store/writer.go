@@ -195,6 +195,7 @@ type writer struct {
 	reopen bool  // the connection cannot be trusted
 	used   int64 // bytes that count towards the quota
 	spool  spool
+	folds  folds
 
 	commits int
 	long    bool // nothing is to be added to the log
