@@ -46,12 +46,7 @@ func (s *Store) Undo(ctx context.Context, what string, raw []byte) error {
 	defer cancel()
 	err := s.writing(ctx, func(c *conn) error {
 		return s.refused(ctx, c, what, s.transaction(ctx, c, func() error {
-			err := u.apply(c, what)
-			var never tool.Never
-			if errors.As(err, &never) {
-				return err
-			}
-			return s.refused(ctx, c, what, err)
+			return s.refused(ctx, c, what, u.apply(c, what))
 		}))
 	})
 	var never tool.Never
@@ -98,11 +93,11 @@ func (u undo) apply(c *conn, what string) error {
 	}
 	// The last first: an index goes before its table.
 	for _, o := range slices.Backward(u.Made) {
-		drop, end, err := c.run(drop, "DROP "+strings.ToUpper(o.Type)+" "+quoteName(o.Name))
+		run, end, err := c.run(drop, "DROP "+strings.ToUpper(o.Type)+" "+quoteName(o.Name))
 		if err != nil {
 			return err
 		}
-		err = drop()
+		err = run()
 		end()
 		if err != nil {
 			return err

@@ -76,17 +76,17 @@ func (c *conn) shapeOf(table string) (s shape, err error) {
 		return never("no name left for its rowid")
 	}
 	s.rowid = rowids[i]
-	// Neither is seen by what puts rows back, and both change more than those rows.
-	for why, sql := range map[string]string{
-		"triggers":      "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND lower(tbl_name) = lower(?)",
-		"AUTOINCREMENT": "SELECT 1 FROM sqlite_schema WHERE name = ? AND type = 'table' AND upper(sql) LIKE '%AUTOINCREMENT%' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence')",
+	// Each of these changes more than the rows that are put back.
+	for _, more := range []struct{ what, sql string }{
+		{"triggers", "SELECT 1 FROM sqlite_schema WHERE type = 'trigger' AND lower(tbl_name) = lower(?)"},
+		{"AUTOINCREMENT", "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ? AND upper(sql) LIKE '%AUTOINCREMENT%' AND EXISTS (SELECT 1 FROM sqlite_schema WHERE name = 'sqlite_sequence')"},
 	} {
 		there := false
-		if err := c.rows(statement{text: sql}, arg, func([]column, []driver.Value) error { there = true; return nil }); err != nil {
+		if err := c.rows(statement{text: more.sql}, arg, func([]column, []driver.Value) error { there = true; return nil }); err != nil {
 			return s, err
 		}
 		if there {
-			return never(why)
+			return never(more.what)
 		}
 	}
 	virtual, err := c.number("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND sql LIKE 'CREATE VIRTUAL%'")
