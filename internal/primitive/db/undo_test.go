@@ -397,16 +397,12 @@ func TestStepsLeaveTheConnectionAsItWas(t *testing.T) {
 func TestUndoRestoresWhatWas(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := open(t, file(t), roomy, 0)
-		types := []string{"text", "integer", "bigint", "boolean", "real", "jsonb"}
 		for n := range 2 {
-			var columns []any
-			for i := range rapid.IntRange(1, 3).Draw(rt, "columns") {
-				columns = append(columns, map[string]any{
-					"column": fmt.Sprint("c", i), "type": rapid.SampledFrom(types).Draw(rt, "type"),
-					"primaryKey": rapid.Bool().Draw(rt, "key"), "nullable": rapid.Bool().Draw(rt, "nullable"),
-				})
-			}
-			w.call(t, "db_create_table", map[string]any{"table": fmt.Sprint("t", n), "schema": columns})
+			made := rapid.SampledFrom([]string{
+				"c0 INTEGER PRIMARY KEY, c1", "c0, c1", "c0 TEXT PRIMARY KEY, c1 REAL", "c0, c1 UNIQUE", "c0, c1, PRIMARY KEY (c0, c1) ON CONFLICT REPLACE",
+				"c0 REAL UNIQUE, c1 DATE", `"c0" JSONB TEXT, "c1" BIGINT, CHECK (json_valid("c0")), CHECK (typeof("c1") IN ('integer','null'))`,
+			}).Draw(rt, "columns")
+			w.own(t, fmt.Sprintf("CREATE TABLE t%d (%s)", n, made))
 		}
 		statement := rapid.Custom(func(t *rapid.T) string {
 			value := func() string {
@@ -418,21 +414,25 @@ func TestUndoRestoresWhatWas(t *testing.T) {
 			switch rapid.IntRange(0, 8).Draw(t, "kind") {
 			case 0, 1, 2:
 				v := strings.NewReplacer("rowid", "7", "c0", "8").Replace(value())
-				return "INSERT " + or + "INTO " + table + " (rowid, c0) VALUES (" + rapid.SampledFrom([]string{"1", "2", "3", "NULL"}).Draw(t, "id") + ", " + v + ")"
+				v1 := strings.NewReplacer("rowid", "7", "c0", "8").Replace(value())
+				if rapid.Bool().Draw(t, "by rowid") {
+					return "INSERT " + or + "INTO " + table + " (rowid, c1) VALUES (" + rapid.SampledFrom([]string{"1", "2", "3", "NULL"}).Draw(t, "id") + ", " + v1 + ")"
+				}
+				return "INSERT " + or + "INTO " + table + " VALUES (" + v + ", " + v1 + ")"
 			case 3:
-				return "UPDATE " + or + table + " SET c0 = " + value() + where
+				return "UPDATE " + or + table + " SET " + rapid.SampledFrom([]string{"c0", "c1"}).Draw(t, "column") + " = " + value() + where
 			case 4:
 				return "UPDATE " + or + table + " SET rowid = rowid + " + rapid.SampledFrom([]string{"1", "10", "-1"}).Draw(t, "by") + where
 			case 5:
 				return "DELETE FROM " + table + where
 			case 6:
-				return "INSERT " + or + "INTO t0 (c0) SELECT c0 FROM t1" + where
+				return "INSERT " + or + "INTO t0 (c1, c0) SELECT c0, c1 FROM t1" + where
 			case 7:
 				return "INSERT " + or + "INTO t0 SELECT * FROM t1" + where
 			}
 			return "CREATE " + rapid.SampledFrom([]string{"", "UNIQUE "}).Draw(t, "unique") + "INDEX i" + fmt.Sprint(rapid.IntRange(0, 2).Draw(t, "n")) + " ON " + table + " (c0)"
 		})
-		for _, sql := range rapid.SliceOfN(statement, 0, 6).Draw(rt, "there") {
+		for _, sql := range rapid.SliceOfN(statement, 10, 16).Draw(rt, "there") {
 			_, _ = w.try(t, "db_query", query1(sql)) // as it goes
 		}
 		dumps, undos := []string{w.dump(t)}, [][]byte{}
