@@ -242,7 +242,7 @@ func TestRollbackDoesNotDenyWhatHappened(t *testing.T) {
 	d.call("mem_set", `{"key":"text","value":"x"}`)
 	x := d.run(`db_query {"sql":"SELECT count(*) FROM t"}`, `db_query {"sql":"INSERT INTO t VALUES (1)"}`, `db_query {"sql":"DROP TABLE t"}`,
 		`db_insert {"table":"none","data":{"a":1}}`, `mem_incr {"key":"text"}`)
-	const want = "nothing to undo; not undone; cannot be undone; cannot be undone; nothing to undo"
+	const want = "nothing to undo; not undone; cannot be undone; undone; nothing to undo"
 	if got := d.rollback(x.ID); got != want {
 		t.Errorf("%s\nwant %s\n%+v", got, want, x.Steps)
 	}

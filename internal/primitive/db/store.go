@@ -230,7 +230,10 @@ func (s *Store) transaction(ctx context.Context, c *conn, f func() error) (err e
 		return err
 	}
 	if err := kept(ctx, c, f); err != nil {
-		return errors.Join(err, s.rollback(c))
+		if back := s.rollback(c); back != nil {
+			return errors.Join(err, back)
+		}
+		return errors.Join(err, unchanged(ctx))
 	}
 	if err := c.exec("COMMIT"); err != nil {
 		return errors.Join(err, s.rollback(c))

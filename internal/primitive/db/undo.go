@@ -86,12 +86,8 @@ func (u undo) apply(c *conn, what string) error {
 	case !now.after:
 		return conflict(what, now.why)
 	}
-	for i, e := range u.Tables {
-		if err := e.back(c, shapes[i]); err != nil {
-			return err
-		}
-	}
-	// The last first: an index goes before its table.
+	// Before the rows, which an index that was made since they were there may not allow;
+	// the last first.
 	for _, o := range slices.Backward(u.Made) {
 		run, end, err := c.run(drop, "DROP "+strings.ToUpper(o.Type)+" "+quoteName(o.Name))
 		if err != nil {
@@ -100,6 +96,11 @@ func (u undo) apply(c *conn, what string) error {
 		err = run()
 		end()
 		if err != nil {
+			return err
+		}
+	}
+	for i, e := range u.Tables {
+		if err := e.back(c, shapes[i]); err != nil {
 			return err
 		}
 	}

@@ -141,6 +141,19 @@ func kept(ctx context.Context, c *conn, f func() error) (err error) {
 	if err != nil {
 		return err
 	}
+	return keepRaw(keep, raw)
+}
+
+// unchanged keeps of a transaction that failed, and was rolled back, that it did nothing.
+func unchanged(ctx context.Context) error {
+	keep := tool.KeeperOf(ctx)
+	if keep == nil {
+		return nil
+	}
+	return keepRaw(keep, []byte("{}"))
+}
+
+func keepRaw(keep tool.Keeper, raw []byte) error {
 	if err := keep(nil, raw); err != nil {
 		// Not wrapped: what SQLite says of the gateway's own store is no answer to the agent.
 		return fmt.Errorf("db: keep what takes the changes back: %s", err.Error())
@@ -222,6 +235,9 @@ func (ch *changes) undo(c *conn) (u undo, err error) {
 // edited gives the rows of a table that are not as they were.
 func (ch *changes) edited(c *conn, name string) (edited, error) {
 	s, err := c.shapeOf(name)
+	if errors.Is(err, errNoTable) {
+		return edited{}, tool.Never(fmt.Sprintf("the table %q is SQLite's own, or gone", clip(name)))
+	}
 	if err != nil {
 		return edited{}, err
 	}
