@@ -78,7 +78,7 @@ const (
 func cellOf(v driver.Value) []byte {
 	switch v := v.(type) {
 	case int64:
-		return binary.BigEndian.AppendUint64([]byte{cellInt}, uint64(v))
+		return binary.BigEndian.AppendUint64([]byte{cellInt}, uint64(v)) // #nosec G115 -- the same bits
 	case float64:
 		return binary.BigEndian.AppendUint64([]byte{cellReal}, math.Float64bits(v))
 	case string:
@@ -95,7 +95,7 @@ func valueOf(c []byte) (driver.Value, error) {
 	case len(c) == 1 && c[0] == cellNull:
 		return nil, nil
 	case len(c) == 9 && c[0] == cellInt:
-		return int64(binary.BigEndian.Uint64(c[1:])), nil
+		return int64(binary.BigEndian.Uint64(c[1:])), nil // #nosec G115 -- the same bits
 	case len(c) == 9 && c[0] == cellReal:
 		return math.Float64frombits(binary.BigEndian.Uint64(c[1:])), nil
 	case len(c) > 0 && c[0] == cellText:
