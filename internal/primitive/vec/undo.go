@@ -83,7 +83,8 @@ func (v *Vec) Undo(t *store.Tx, raw []byte) error {
 	switch {
 	case err != nil:
 		return err
-	case current.same(u.Before):
+	// The same vector again is the same, and stands behind all: it goes back to where it stood.
+	case current.same(u.Before) && (current == nil || current.Row == u.Before.Row || !current.same(u.After)):
 		return nil
 	case !current.same(u.After):
 		return tool.Refuse(deny.ToolConflict, u.ID, "the vector has changed since", "look at it with vec_query, and put it right yourself")

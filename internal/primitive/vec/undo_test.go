@@ -79,6 +79,20 @@ func TestUndoRestoresVectors(t *testing.T) {
 	})
 }
 
+func TestUndoOfTheSameVectorPutsItWhereItStood(t *testing.T) {
+	c, s := start(t, 0)
+	c.Do("vec_upsert", `{"id":"a","vector":[1,2]}`)
+	c.Do("vec_upsert", `{"id":"b","vector":[1,2]}`)
+	before := picture(t, s)
+	undo := c.Step("vec_upsert", `{"id":"a","vector":[1,2]}`)
+	if got := ids(t, c.Do("vec_query", `{"vector":[1,2]}`)); strings.Join(got, "") != "ba" {
+		t.Fatal(got)
+	}
+	if err := undoIt(s, undo); err != nil || picture(t, s) != before {
+		t.Errorf("%v\n%s", err, picture(t, s))
+	}
+}
+
 func TestUndoRefusesAVectorThatChanged(t *testing.T) {
 	size := int64(1 + 8 + 2 + rowCost)
 	c, s := start(t, 2*size+8)
