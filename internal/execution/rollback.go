@@ -2,6 +2,7 @@ package execution
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -14,15 +15,13 @@ import (
 )
 
 // Undoer takes back what a call of a tool did, by what the tool kept of it
-// ([tool.Keeper]). It refuses with tools.conflict what has changed since, and does
-// nothing where it was taken back already. Exactly one is set.
+// ([tool.Keeper]). It refuses with tools.conflict what has changed since, with
+// [tool.Never] what cannot be taken back, and does nothing where it was taken back
+// already. Exactly one is set.
 type Undoer struct {
 	InStore func(t *store.Tx, undo []byte) error
 	Outside func(ctx context.Context, what string, undo []byte) error
 }
-
-// maxUndo bounds what is kept to take a step back, in bytes.
-const maxUndo = 1 << 20
 
 // undone is the state of a step that was taken back.
 const undone = "undone"
@@ -46,7 +45,7 @@ type RolledBack struct {
 func (e *Executions) keeper(id string, n int) tool.Keeper {
 	const sql = "UPDATE step SET undo = ?3 WHERE execution = ?1 AND n = ?2"
 	return func(tx tool.Exec, undo []byte) error {
-		if len(undo) > maxUndo {
+		if len(undo) > tool.MaxUndo {
 			return nil // it cannot be taken back
 		}
 		if tx != nil {
@@ -188,7 +187,7 @@ func (e *Executions) undo(ctx context.Context, c *tool.Call, id string, n int) (
 	case !ok:
 		return impossible, "nothing takes back what " + s.tool + " does", nil
 	case len(raw) == 0:
-		return impossible, "what was there before was not kept: it was too large, or a folder with what is in it", nil
+		return impossible, "what was there before was not kept: it was too large, a folder with what is in it, or tools.memory had no room for it", nil
 	case t == nil || !calls.Allows(t):
 		return refusedNow, "the manifest does not give " + s.tool + " to the agent any more", nil
 	case e.cfg.Asks(s.tool) && !e.granted(s, c.Caller.Token):
@@ -240,6 +239,10 @@ func (e *Executions) granted(s step, token string) bool {
 }
 
 func (e *Executions) notUndone(err error, name string) (outcome, why string, _ error) {
+	var never tool.Never
+	if errors.As(err, &never) {
+		return impossible, string(never), nil
+	}
 	if r := asReason(err); r != nil {
 		return refusedNow, r.Why, nil //nolint:nilerr // the refusal is the answer
 	}

@@ -97,7 +97,7 @@ func (e *Executions) Tools() []tool.Tool {
 		},
 		{
 			Name: "execution_rollback", Effect: true, Run: e.rollback, Fields: []tool.Field{id},
-			Summary: "Undo the steps of an execution that has ended, the last first, and say of each: undone, cannot be undone, not undone, nothing to undo. Changes of mem values and of files up to 512 KiB can be undone while nothing else has changed them since; what went out cannot.",
+			Summary: "Undo the steps of an execution that has ended, the last first, and say of each: undone, cannot be undone, not undone, nothing to undo. Changes of mem values and memories, vectors, files up to 512 KiB and rows of SQL can be undone while nothing else has changed them since, and tables that are empty; what went out cannot.",
 		},
 	}
 	for i := range all {

@@ -29,7 +29,7 @@ func newDesk(t testing.TB, ask ...string) desk {
 	t.Helper()
 	cfg := Config{
 		Team: "t", Agent: "a", Token: runtimeToken, DialerSocket: "none", Data: t.TempDir(),
-		Tools: &team.Tools{Allow: []string{"mem", "fs", "db", "events", "execution"}, RatePerMinute: 100_000},
+		Tools: &team.Tools{Allow: []string{"mem", "vec", "fs", "db", "events", "execution"}, RatePerMinute: 100_000},
 	}
 	if len(ask) > 0 {
 		cfg.Ask = &team.Ask{Tools: ask}
@@ -119,7 +119,31 @@ func (d desk) picture() string {
 		}
 		b.WriteString(out + "\n")
 	}
+	for _, c := range [][2]string{
+		{"db_query", `{"sql":"SELECT rowid, * FROM t"}`},
+		{"db_query", `{"sql":"SELECT type, name, sql FROM sqlite_schema"}`},
+		{"vec_query", `{"vector":[1,2]}`},
+		{"mem_history", `{"key":"m"}`},
+		{"mem_history", `{"key":"words"}`},
+		{"mem_recall", `{"tags":["x"]}`},
+	} {
+		out, r := d.try(c[0], c[1])
+		if r != nil {
+			out = string(r.Code)
+		}
+		b.WriteString(out + "\n")
+	}
 	return b.String()
+}
+
+// rows makes a table with a row, vectors and a memory.
+func (d desk) rows() {
+	d.call("db_create_table", `{"table":"t","schema":[{"column":"a","type":"integer"}]}`)
+	d.call("db_insert", `{"table":"t","data":{"a":1}}`)
+	d.call("vec_upsert", `{"id":"v","vector":[1,2],"metadata":{"x":1}}`)
+	d.call("vec_upsert", `{"id":"w","vector":[1,2]}`)
+	d.call("mem_remember", `{"key":"words","content":"first","tags":["x"]}`)
+	d.call("mem_remember", `{"key":"words","content":"second","tags":["x"]}`)
 }
 
 func (d desk) begin() {
@@ -132,16 +156,20 @@ func (d desk) begin() {
 func TestRollbackUndoesWhatCanBeAndSaysWhatCannot(t *testing.T) {
 	d := newDesk(t)
 	d.begin()
+	d.rows()
 	d.call("fs_write", `{"path":"large","text":"`+strings.Repeat("x", 600<<10)+`"}`)
 	before := d.picture()
 	x := d.run(`mem_set {"key":"a","value":2}`, `mem_set {"key":"a","value":3}`, `mem_incr {"key":"n"}`, `mem_delete {"key":"b"}`, `mem_expire {"key":"a","seconds":5000}`, `mem_set {"key":"new","value":1}`,
 		`fs_write {"path":"f","text":"new"}`, `fs_write {"path":"new","text":"n"}`, `fs_delete {"path":"g"}`, `fs_mkdir {"path":"d"}`, `fs_write {"path":"d/x","text":"x"}`,
-		`events_publish {"topic":"t","message":1}`, `mem_get {"key":"a"}`, `fs_write {"path":"large","text":"small"}`, `fs_read {"path":"none"}`, `mem_remember {"key":"m","content":"c"}`)
+		`events_publish {"topic":"t","message":1}`, `mem_get {"key":"a"}`, `fs_write {"path":"large","text":"small"}`, `fs_read {"path":"none"}`, `mem_remember {"key":"m","content":"c"}`, `mem_forget {"key":"words"}`,
+		`vec_upsert {"id":"v","vector":[3,4]}`, `vec_delete {"id":"w"}`, `db_insert {"table":"t","data":{"a":2}}`, `db_query {"sql":"UPDATE t SET a = a + 1"}`,
+		`db_create_table {"table":"made","schema":[{"column":"a","type":"text"}]}`, `db_insert {"table":"made","data":{"a":"x"}}`, `db_query {"sql":"CREATE INDEX i ON made (a)"}`,
+		`db_transaction {"queries":[{"sql":"DELETE FROM t"},{"sql":"INSERT INTO t VALUES (9)"}]}`, `db_query {"sql":"SELECT 1"}`)
 	if d.picture() == before || x.State != execution.Partial {
 		t.Fatalf("%+v", x)
 	}
 	const u = "undone; "
-	want := strings.Repeat(u, 11) + "cannot be undone; nothing to undo; cannot be undone; nothing to undo; cannot be undone"
+	want := strings.Repeat(u, 11) + "cannot be undone; nothing to undo; cannot be undone; nothing to undo; " + strings.Repeat(u, 10) + "nothing to undo"
 	if got := d.rollback(x.ID); got != want {
 		t.Errorf("%s\nwant %s", got, want)
 	}
@@ -214,7 +242,7 @@ func TestRollbackDoesNotDenyWhatHappened(t *testing.T) {
 	d.call("mem_set", `{"key":"text","value":"x"}`)
 	x := d.run(`db_query {"sql":"SELECT count(*) FROM t"}`, `db_query {"sql":"INSERT INTO t VALUES (1)"}`, `db_query {"sql":"DROP TABLE t"}`,
 		`db_insert {"table":"none","data":{"a":1}}`, `mem_incr {"key":"text"}`)
-	const want = "nothing to undo; cannot be undone; cannot be undone; cannot be undone; nothing to undo"
+	const want = "nothing to undo; not undone; cannot be undone; undone; nothing to undo"
 	if got := d.rollback(x.ID); got != want {
 		t.Errorf("%s\nwant %s\n%+v", got, want, x.Steps)
 	}
@@ -223,13 +251,18 @@ func TestRollbackDoesNotDenyWhatHappened(t *testing.T) {
 func TestRollbackKeepsWhatChangedSince(t *testing.T) {
 	d := newDesk(t)
 	d.begin()
-	x := d.run(`mem_set {"key":"a","value":2}`, `mem_set {"key":"b","value":2}`, `fs_write {"path":"f","text":"new"}`, `fs_mkdir {"path":"d"}`, `fs_delete {"path":"g"}`)
+	d.rows()
+	x := d.run(`mem_set {"key":"a","value":2}`, `mem_set {"key":"b","value":2}`, `fs_write {"path":"f","text":"new"}`, `fs_mkdir {"path":"d"}`, `fs_delete {"path":"g"}`,
+		`db_query {"sql":"UPDATE t SET a = 2"}`, `vec_upsert {"id":"v","vector":[3,4]}`, `mem_remember {"key":"words","content":"third"}`)
 	d.call("mem_set", `{"key":"a","value":"later"}`)
 	d.call("fs_write", `{"path":"f","text":"later"}`)
 	d.call("fs_write", `{"path":"d/x","text":"later"}`)
 	d.call("fs_write", `{"path":"g","text":"later"}`)
+	d.call("db_query", `{"sql":"UPDATE t SET a = 3"}`)
+	d.call("vec_upsert", `{"id":"v","vector":[5,6]}`)
+	d.call("mem_remember", `{"key":"words","content":"later"}`)
 	now := strings.Replace(d.picture(), `{"key":"b","value":2}`, `{"key":"b","value":"b"}`, 1)
-	if got := d.rollback(x.ID); got != "not undone; undone; not undone; not undone; not undone" {
+	if got := d.rollback(x.ID); got != "not undone; undone; not undone; not undone; not undone; not undone; not undone; not undone" {
 		t.Error(got)
 	}
 	if after := d.picture(); after != now {
@@ -319,11 +352,12 @@ func TestAKilledGatewayRollsBackWhole(t *testing.T) {
 	const steps, rounds = 40, 4
 	for round := range rounds {
 		cmd, client := startKillable(t, dir, "notify_send")
+		_, _ = post(client, "db_create_table", `{"table":"rolled","schema":[{"column":"a","type":"integer"}],"ifNotExists":true}`)
 		var list []string
 		for s := range steps {
-			list = append(list, fmt.Sprintf(`{"tool":"mem_incr","input":{"key":"%d:%d"}},{"tool":"fs_write","input":{"path":"r%d/%d","text":"x"}}`, round, s/2, round, s/2))
+			list = append(list, fmt.Sprintf(`{"tool":"mem_incr","input":{"key":"%d:%d"}},{"tool":"fs_write","input":{"path":"r%d/%d","text":"x"}},{"tool":"db_query","input":{"sql":"INSERT INTO rolled VALUES (%d)"}}`, round, s/2, round, s/2, s))
 		}
-		text, ok := post(client, "execution_start", `{"steps":[`+strings.Join(list[:20], ",")+`]}`)
+		text, ok := post(client, "execution_start", `{"steps":[`+strings.Join(list[:16], ",")+`]}`)
 		var x execution.Shown
 		if err := json.Unmarshal([]byte(text), &x); err != nil || !ok {
 			t.Fatal(text)
@@ -343,6 +377,9 @@ func TestAKilledGatewayRollsBackWhole(t *testing.T) {
 		if !ok || strings.Contains(text, "cannot") || strings.Contains(text, "not undone") {
 			t.Errorf("round %d: %s", round, text)
 		}
+		if got, _ := post(client, "db_query", `{"sql":"SELECT count(*) AS n FROM rolled"}`); !strings.Contains(got, `{"n":0}`) {
+			t.Errorf("round %d: %s", round, got)
+		}
 		for s := range steps / 2 {
 			if got, _ := post(client, "mem_get", fmt.Sprintf(`{"key":"%d:%d"}`, round, s)); !strings.Contains(got, "null") {
 				t.Errorf("round %d: %s", round, got)
@@ -350,6 +387,47 @@ func TestAKilledGatewayRollsBackWhole(t *testing.T) {
 			if got, ok := post(client, "fs_stat", fmt.Sprintf(`{"path":"r%d/%d"}`, round, s)); ok {
 				t.Errorf("round %d: %s", round, got)
 			}
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		client.CloseIdleConnections()
+	}
+}
+
+// TestAKilledGatewayKnowsItsSQL kills it while it does steps of SQL: whichever was under
+// way between what takes it back and its own commit, a rollback leaves none of the rows.
+func TestAKilledGatewayKnowsItsSQL(t *testing.T) {
+	dir := crashDir(t)
+	for round := range 8 {
+		cmd, client := startKillable(t, dir, "notify_send")
+		_, _ = post(client, "db_create_table", `{"table":"rolled","schema":[{"column":"a","type":"integer"}],"ifNotExists":true}`)
+		var list []string
+		for s := range 50 {
+			list = append(list, fmt.Sprintf(`{"tool":"db_insert","input":{"table":"rolled","data":{"a":%d}}}`, s))
+		}
+		text, ok := post(client, "execution_start", `{"steps":[`+strings.Join(list, ",")+`]}`)
+		var x execution.Shown
+		if err := json.Unmarshal([]byte(text), &x); err != nil || !ok {
+			t.Fatal(text)
+		}
+		time.Sleep(time.Duration(5+round*3) * time.Millisecond)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		client.CloseIdleConnections()
+		cmd, client = startKillable(t, dir, "notify_send")
+		for x = stateOf(t, client, x.ID); x.State == execution.Queued || x.State == execution.Running; x = stateOf(t, client, x.ID) {
+			time.Sleep(time.Millisecond)
+		}
+		states := map[string]int{}
+		for _, s := range x.Steps {
+			states[s.State]++
+		}
+		t.Log(states)
+		if text, ok = post(client, "execution_rollback", `{"executionId":"`+x.ID+`"}`); !ok || strings.Contains(text, "not undone") {
+			t.Errorf("round %d: %s", round, text)
+		}
+		if got, _ := post(client, "db_query", `{"sql":"SELECT count(*) AS n FROM rolled"}`); !strings.Contains(got, `{"n":0}`) {
+			t.Errorf("round %d: %s\n%s", round, got, text)
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

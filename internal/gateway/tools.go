@@ -78,15 +78,18 @@ var groups = []struct {
 		if err != nil {
 			return group{}, err
 		}
-		u := execution.Undoer{InStore: g.Undo}
-		return group{tools: g.Tools(), undo: map[string]execution.Undoer{"mem_set": u, "mem_delete": u, "mem_incr": u, "mem_expire": u}}, nil
+		u, words := execution.Undoer{InStore: g.Undo}, execution.Undoer{InStore: g.UndoMemory}
+		return group{tools: g.Tools(), undo: map[string]execution.Undoer{
+			"mem_set": u, "mem_delete": u, "mem_incr": u, "mem_expire": u, "mem_remember": words, "mem_forget": words,
+		}}, nil
 	}},
 	{tool.Vectors, func(ctx context.Context, m *means) (group, error) {
 		g, err := vec.Open(ctx, m.store)
 		if err != nil {
 			return group{}, err
 		}
-		return group{tools: g.Tools()}, nil
+		u := execution.Undoer{InStore: g.Undo}
+		return group{tools: g.Tools(), undo: map[string]execution.Undoer{"vec_upsert": u, "vec_delete": u}}, nil
 	}},
 	{tool.Files, openFiles},
 	{tool.SQL, openSQL},

@@ -53,5 +53,9 @@ func openSQL(_ context.Context, m *means) (group, error) {
 	if err != nil {
 		return group{}, err
 	}
-	return group{tools: s.Tools(), close: s.Close}, nil
+	undo := map[string]execution.Undoer{}
+	for _, t := range s.Tools() {
+		undo[t.Name] = execution.Undoer{Outside: s.Undo}
+	}
+	return group{tools: s.Tools(), close: s.Close, undo: undo}, nil
 }

@@ -10,6 +10,15 @@ type Exec func(sql string, args ...any) (changed int64, err error)
 // gives nil and calls it before. What undo holds is the tool's.
 type Keeper func(tx Exec, undo []byte) error
 
+// MaxUndo is how much a [Keeper] keeps, in bytes; what has more is not kept.
+const MaxUndo = 1 << 20
+
+// Never is the error of taking back what cannot be, and says why. A tool that knows it
+// beforehand keeps that instead of nothing.
+type Never string
+
+func (n Never) Error() string { return string(n) }
+
 type keeperKey struct{}
 
 // WithKeeper marks calls whose effects somebody may want back.

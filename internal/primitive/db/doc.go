@@ -26,6 +26,14 @@
 // what the agent's budget has left at that moment. The write-ahead log
 // of one transaction is bounded by the same amount again.
 //
+// # Taking back
+//
+// What a step of an execution changed is taken back by [Store.Undo]. While such a step
+// runs, SQLite tells of each row before it changes it (preupdate hook), by its rowid;
+// the rows as they were, and sums of the rows as they became, are kept durably before
+// the step's own commit. They are put back by ordinary statements, under the same
+// policy, limits and budget as the agent's. Calls that are no steps have no hook.
+//
 // # On disk
 //
 // WAL with synchronous=FULL: what was answered is on disk. auto_vacuum=FULL:

@@ -203,7 +203,8 @@ func (s *Store) lend(ctx context.Context, from chan *conn) (*conn, error) {
 	}
 }
 
-// transaction runs f, all or nothing, with what the budget has left.
+// transaction runs f, all or nothing, with what the budget has left. When somebody may
+// want back what it changes, what that needs is kept before it is done.
 func (s *Store) transaction(ctx context.Context, c *conn, f func() error) (err error) {
 	room, settle, err := s.cfg.Budget.Borrow(ctx)
 	if err != nil {
@@ -228,8 +229,11 @@ func (s *Store) transaction(ctx context.Context, c *conn, f func() error) (err e
 	if err := c.exec("BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	if err := f(); err != nil {
-		return errors.Join(err, s.rollback(c))
+	if err := kept(ctx, c, f); err != nil {
+		if back := s.rollback(c); back != nil {
+			return errors.Join(err, back)
+		}
+		return errors.Join(err, unchanged(ctx))
 	}
 	if err := c.exec("COMMIT"); err != nil {
 		return errors.Join(err, s.rollback(c))

@@ -34,6 +34,9 @@ type watch struct {
 
 	stopped atomic.Int32 // a cause
 	calls   int          // of progress, in the goroutine that runs the statement
+
+	// changes hears of each row that a statement changes; nil: nobody wants them back.
+	changes *changes
 }
 
 // opcodes between two calls of progress: tens of microseconds, and not more
@@ -102,8 +105,6 @@ func progress(tls *libc.TLS, db uintptr) int32 {
 // callback gives a function as SQLite, translated to Go, calls it: by the
 // address of its closure, which for a declared function is in read-only data
 // (https://golang.org/s/go11func). The driver does the same for its own.
-func callback(f func(*libc.TLS, uintptr) int32) uintptr {
-	return *(*uintptr)(unsafe.Pointer(&struct {
-		f func(*libc.TLS, uintptr) int32
-	}{f})) // #nosec G103 -- as above
+func callback[F any](f F) uintptr {
+	return *(*uintptr)(unsafe.Pointer(&struct{ f F }{f})) // #nosec G103 -- as above
 }

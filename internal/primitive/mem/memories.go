@@ -64,40 +64,51 @@ func (m *Mem) remember(ctx context.Context, c *tool.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = m.store.Update(ctx, func(t *store.Tx) error {
+	err = m.store.Update(ctx, func(t *store.Tx) (err error) {
 		t.Record(c.Take())
-		var old int64
-		err := t.Query("SELECT id, version FROM memory WHERE key = ? AND current = 1 ORDER BY version DESC LIMIT 1", func(row []sqlite.Value) error {
-			old, version = sqlite.Int(row[0]), sqlite.Int(row[1])
-			return nil
-		}, key)
-		if err != nil {
+		return keptMemory(ctx, t, key, func() error {
+			version, err = add(t, key, content, string(tags), words)
 			return err
-		}
-		version++
-		if old > 0 {
-			if _, err := t.Exec("UPDATE memory SET current = 0 WHERE id = ?", old); err != nil {
-				return err
-			}
-			if _, err := t.Exec("DELETE FROM memory_text WHERE rowid = ?", old); err != nil {
-				return err
-			}
-		}
-		if err := discharge(t, "DELETE FROM memory WHERE key = ? AND version <= ? RETURNING size", key, version-maxVersions); err != nil {
-			return err
-		}
-		size := int64(len(key) + len(content) + len(tags) + entryCost)
-		if err := t.Charge(size); err != nil {
-			return err
-		}
-		if _, err := t.Exec("INSERT INTO memory (key, version, content, tags, created, current, size) VALUES (?, ?, ?, ?, ?, 1, ?)",
-			key, version, content, string(tags), t.Now().UnixMilli(), size); err != nil {
-			return err
-		}
-		_, err = t.Exec("INSERT INTO memory_text (rowid, content, key, tags) VALUES (last_insert_rowid(), ?, ?, ?)", content, key, strings.Join(words, " "))
-		return err
+		})
 	})
 	return map[string]any{"key": key, "version": version}, err
+}
+
+// add makes a new version of a memory and says which.
+func add(t *store.Tx, key, content, tags string, words []string) (version int64, err error) {
+	if version, err = t.Int("SELECT coalesce(max(version), 0) FROM memory WHERE key = ?", key); err != nil {
+		return 0, err
+	}
+	version++
+	if err := outdate(t, key); err != nil {
+		return 0, err
+	}
+	if err := discharge(t, "DELETE FROM memory WHERE key = ? AND version <= ? RETURNING size", key, version-maxVersions); err != nil {
+		return 0, err
+	}
+	size := sizeOf(key, content, tags)
+	if err := t.Charge(size); err != nil {
+		return 0, err
+	}
+	if _, err := t.Exec("INSERT INTO memory (key, version, content, tags, created, current, size) VALUES (?, ?, ?, ?, ?, 1, ?)",
+		key, version, content, tags, t.Now().UnixMilli(), size); err != nil {
+		return 0, err
+	}
+	_, err = t.Exec("INSERT INTO memory_text (rowid, content, key, tags) VALUES (last_insert_rowid(), ?, ?, ?)", content, key, strings.Join(words, " "))
+	return version, err
+}
+
+func sizeOf(key, content, tags string) int64 {
+	return int64(len(key) + len(content) + len(tags) + entryCost)
+}
+
+// outdate has recall find no version of a key any more.
+func outdate(t *store.Tx, key string) error {
+	if _, err := t.Exec("DELETE FROM memory_text WHERE rowid IN (SELECT id FROM memory WHERE key = ? AND current = 1)", key); err != nil {
+		return err
+	}
+	_, err := t.Exec("UPDATE memory SET current = 0 WHERE key = ? AND current = 1", key)
+	return err
 }
 
 // discharge runs a DELETE that returns sizes, and gives them back.
@@ -163,15 +174,17 @@ func (m *Mem) forget(ctx context.Context, c *tool.Call) (any, error) {
 	key, there := c.In.String("key"), false
 	err := m.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		if _, err := t.Exec("DELETE FROM memory_text WHERE rowid IN (SELECT id FROM memory WHERE key = ? AND current = 1)", key); err != nil {
-			return err
-		}
-		n, err := t.Int("SELECT count(*) FROM memory WHERE key = ?", key)
-		there = n > 0
-		if err != nil {
-			return err
-		}
-		return discharge(t, "DELETE FROM memory WHERE key = ? RETURNING size", key)
+		return keptMemory(ctx, t, key, func() error {
+			n, err := t.Int("SELECT count(*) FROM memory WHERE key = ?", key)
+			there = n > 0
+			if err != nil {
+				return err
+			}
+			if err := outdate(t, key); err != nil {
+				return err
+			}
+			return discharge(t, "DELETE FROM memory WHERE key = ? RETURNING size", key)
+		})
 	})
 	return map[string]any{"key": key, "forgotten": there}, err
 }

@@ -130,6 +130,21 @@ func drop(t *store.Tx, id string) (there bool, err error) {
 	return true, t.Charge(-size)
 }
 
+// put adds a vector under an id that has none, and counts it. Row is where it stands
+// among equally near ones, when nothing else stands there; 0: behind all.
+func put(t *store.Tx, what, id string, h *held) error {
+	if err := fits(t, what, h.Vector); err != nil {
+		return err
+	}
+	size := int64(len(id) + len(h.Vector) + len(h.Metadata) + rowCost)
+	if err := t.Charge(size); err != nil {
+		return err
+	}
+	_, err := t.Exec("INSERT INTO vec (rowid, id, vector, metadata, size) VALUES (CASE WHEN ?1 > 0 AND NOT EXISTS (SELECT 1 FROM vec WHERE rowid = ?1) THEN ?1 END, ?2, ?3, ?4, ?5)",
+		h.Row, id, h.Vector, h.Metadata, size)
+	return err
+}
+
 func (v *Vec) upsert(ctx context.Context, c *tool.Call) (any, error) {
 	vector, err := encode(c.In.List("vector"))
 	if err != nil {
@@ -139,20 +154,14 @@ func (v *Vec) upsert(ctx context.Context, c *tool.Call) (any, error) {
 	if metadata == nil {
 		metadata = json.RawMessage("{}")
 	}
-	err = v.store.Update(ctx, func(t *store.Tx) (err error) {
+	err = v.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		if replaced, err = drop(t, id); err != nil {
-			return err
-		}
-		if err := fits(t, c.What(), vector); err != nil {
-			return err
-		}
-		size := int64(len(id) + len(vector) + len(metadata) + rowCost)
-		if err := t.Charge(size); err != nil {
-			return err
-		}
-		_, err = t.Exec("INSERT INTO vec (id, vector, metadata, size) VALUES (?, ?, ?, ?)", id, vector, []byte(metadata), size)
-		return err
+		return kept(ctx, t, id, func() (err error) {
+			if replaced, err = drop(t, id); err != nil {
+				return err
+			}
+			return put(t, c.What(), id, &held{Vector: vector, Metadata: metadata})
+		})
 	})
 	return map[string]any{"id": id, "dimensions": len(vector) / 4, "replaced": replaced}, err
 }
@@ -183,10 +192,12 @@ func (v *Vec) query(ctx context.Context, c *tool.Call) (any, error) {
 
 func (v *Vec) remove(ctx context.Context, c *tool.Call) (any, error) {
 	id, there := c.In.String("id"), false
-	err := v.store.Update(ctx, func(t *store.Tx) (err error) {
+	err := v.store.Update(ctx, func(t *store.Tx) error {
 		t.Record(c.Take())
-		there, err = drop(t, id)
-		return err
+		return kept(ctx, t, id, func() (err error) {
+			there, err = drop(t, id)
+			return err
+		})
 	})
 	return map[string]any{"id": id, "deleted": there}, err
 }

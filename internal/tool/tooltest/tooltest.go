@@ -65,6 +65,28 @@ func New(t testing.TB, s *store.Store, tools ...tool.Tool) Caller {
 // Try makes a call; input is marshalled unless it is a string.
 func (c Caller) Try(name string, input any) (string, *deny.Reason) {
 	c.T.Helper()
+	return c.try(context.Background(), name, input)
+}
+
+// Step makes a call that must go well as a step of an execution does, within the store's
+// transaction, and gives what takes it back.
+func (c Caller) Step(name string, input any) (undo []byte) {
+	c.T.Helper()
+	_, reason := c.try(tool.WithKeeper(context.Background(), func(tx tool.Exec, b []byte) error {
+		if tx == nil {
+			c.T.Errorf("%s keeps outside of the transaction what takes it back", name)
+		}
+		undo = b
+		return nil
+	}), name, input)
+	if reason != nil || undo == nil {
+		c.T.Fatalf("%s %.200v: %v, and it keeps %q", name, input, reason, undo)
+	}
+	return undo
+}
+
+func (c Caller) try(ctx context.Context, name string, input any) (string, *deny.Reason) {
+	c.T.Helper()
 	text, ok := input.(string)
 	if !ok {
 		raw, err := json.Marshal(input)
@@ -75,7 +97,7 @@ func (c Caller) Try(name string, input any) (string, *deny.Reason) {
 	}
 	who := c.Who
 	who.Team, who.Agent = "t", "a"
-	out, reason := c.Calls.Call(context.Background(), who, name, []byte(text))
+	out, reason := c.Calls.Call(ctx, who, name, []byte(text))
 	return string(out), reason
 }
 
