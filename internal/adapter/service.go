@@ -57,6 +57,8 @@ type Refusal struct {
 	Lease  string        `json:"lease"`
 	Delay  time.Duration `json:"delay,omitempty"`  // ns; 0: the exponential backoff
 	Reason string        `json:"reason,omitempty"` // in words, for the dead letter and the operator
+	// Untaken: nobody was there to be handed it. It is ready again, and no try is used up.
+	Untaken bool `json:"-"`
 }
 
 // ThreadRequest names any message of a thread.

@@ -10,7 +10,9 @@
 package jsonscan
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
 	"math/bits"
 )
 
@@ -21,6 +23,15 @@ const maxDepth = 10000
 func Valid(b []byte) bool {
 	end := value(b, space(b, 0), 0)
 	return end >= 0 && space(b, end) == len(b)
+}
+
+// Same compares JSON texts without regard to white space between what they hold.
+func Same(a, b []byte) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y bytes.Buffer
+	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
 }
 
 // Object calls f with each name and value of the object that b is. It is not

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/deny"
 	"bulkhead/internal/jsonscan"
 )
 
@@ -52,10 +54,25 @@ func (a *Agent) sendAll(ctx context.Context, drafts []adapter.Draft, late bool) 
 			size += len(drafts[n].Body) + 512
 			n++
 		}
-		out = append(out, a.send(ctx, drafts[:n], late)...)
+		some := a.send(ctx, drafts[:n], late)
+		out = append(out, some...)
 		drafts = drafts[n:]
+		if slices.ContainsFunc(some, func(r adapter.SendResult) bool { return unsaid(r.Err) }) {
+			break // what follows must not overtake it
+		}
+	}
+	for range drafts {
+		out = append(out, adapter.SendResult{Err: errBefore})
 	}
 	return out
+}
+
+var errBefore = errors.New("adapter: it did not take a draft before this one")
+
+// unsaid says whether an error leaves open what becomes of a draft.
+func unsaid(err error) bool {
+	var r *deny.Reason
+	return err != nil && (!errors.As(err, &r) || r.Code == deny.MessageUnavailable)
 }
 
 func (a *Agent) send(ctx context.Context, drafts []adapter.Draft, late bool) []adapter.SendResult {
@@ -133,12 +150,12 @@ func (a *Agent) abandon(r *call) {
 		if protocol.Answer(m, protocol.VerbDeliveries, who, &part) != nil {
 			return
 		}
-		back := make([]adapter.Refusal, len(part.Deliveries))
-		for i, d := range part.Deliveries {
-			back[i] = adapter.Refusal{Lease: d.Lease, Delay: time.Millisecond, Reason: "the receiver went away before it was delivered"}
+		back := make([]adapter.Refusal, 0, len(part.Deliveries))
+		for _, d := range slices.Backward(part.Deliveries) { // the first would void the others' leases
+			back = append(back, adapter.Refusal{Lease: d.Lease})
 		}
 		if len(back) > 0 {
-			_ = a.Refuse(context.Background(), "", back)
+			_ = a.settle(context.Background(), protocol.VerbRefuse, len(back), func(from, to int) any { return protocol.Refuse{Refusals: back[from:to], Untaken: true} })
 		}
 		if !part.More {
 			return
@@ -148,32 +165,33 @@ func (a *Agent) abandon(r *call) {
 
 // Ack ends deliveries.
 func (a *Agent) Ack(ctx context.Context, _ string, leases []string) []error {
-	return a.settle(ctx, protocol.VerbAck, protocol.Leases{Leases: leases}, len(leases))
+	return a.settle(ctx, protocol.VerbAck, len(leases), func(from, to int) any { return protocol.Leases{Leases: leases[from:to]} })
 }
 
 // Refuse gives deliveries back.
 func (a *Agent) Refuse(ctx context.Context, _ string, q []adapter.Refusal) []error {
-	return a.settle(ctx, protocol.VerbRefuse, protocol.Refuse{Refusals: q}, len(q))
+	return a.settle(ctx, protocol.VerbRefuse, len(q), func(from, to int) any { return protocol.Refuse{Refusals: q[from:to]} })
 }
 
 // Extend keeps deliveries for longer.
 func (a *Agent) Extend(ctx context.Context, _ string, leases []string, d time.Duration) []error {
-	return a.settle(ctx, protocol.VerbExtend, protocol.Leases{Leases: leases, Duration: d}, len(leases))
+	return a.settle(ctx, protocol.VerbExtend, len(leases), func(from, to int) any { return protocol.Leases{Leases: leases[from:to], Duration: d} })
 }
 
-func (a *Agent) settle(ctx context.Context, verb string, body any, n int) []error {
+// settle asks about n leases, in as many requests as the adapter takes.
+func (a *Agent) settle(ctx context.Context, verb string, n int, part func(from, to int) any) []error {
 	out := make([]error, n)
-	if n == 0 {
-		return out
-	}
-	var s protocol.Settled
-	err := a.ask(ctx, verb, protocol.Body(body), protocol.VerbSettled, &s)
-	if err == nil && len(s.Results) != n {
-		err = fmt.Errorf("adapter: %d answers for %d leases", len(s.Results), n)
-	}
-	for i := range out {
-		if out[i] = err; err == nil {
-			out[i] = s.Results[i].Err()
+	for from := 0; from < n; from += adapter.MaxBatch {
+		to := min(from+adapter.MaxBatch, n)
+		var s protocol.Settled
+		err := a.ask(ctx, verb, protocol.Body(part(from, to)), protocol.VerbSettled, &s)
+		if err == nil && len(s.Results) != to-from {
+			err = fmt.Errorf("adapter: %d answers for %d leases", len(s.Results), to-from)
+		}
+		for i := from; i < to; i++ {
+			if out[i] = err; err == nil {
+				out[i] = s.Results[i-from].Err()
+			}
 		}
 	}
 	return out

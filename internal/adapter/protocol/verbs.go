@@ -137,6 +137,7 @@ type Leases struct {
 // Refuse gives deliveries back.
 type Refuse struct {
 	Refusals []adapter.Refusal `json:"refusals"`
+	Untaken  bool              `json:"untaken,omitempty"` // all of them
 }
 
 // Settled answers each lease.

@@ -2,10 +2,12 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/protocol"
+	"bulkhead/internal/deny"
 	"bulkhead/internal/wire"
 )
 
@@ -98,6 +100,13 @@ func (s *session) tail(ctx context.Context, m wire.Message) error {
 	if limit == 0 {
 		limit = defaultLimit
 	}
+	if q.Position < 0 { // the end is where it is now, also when it is asked for less below
+		t, err := s.store.Tail(ctx, q.Position, limit, 0)
+		if err != nil {
+			return err
+		}
+		q.Position = t.Position
+	}
 	for ; ; limit = max(limit/2, 1) {
 		t, err := s.store.Tail(ctx, q.Position, limit, q.Wait)
 		if err != nil {
@@ -158,6 +167,13 @@ func (s *session) count(ctx context.Context, m wire.Message, do func(context.Con
 	n, err := do(ctx, q.Recipient, q.IDs)
 	if err == nil {
 		s.reply(m.ID, protocol.VerbCounted, protocol.Counted{Count: n})
+		return nil
+	}
+	var r *deny.Reason
+	if n > 0 && errors.As(err, &r) { // those stay as they are
+		some := *r
+		some.Why = fmt.Sprintf("%s; %d dead letters before it were done", r.Why, n)
+		return &some
 	}
 	return err
 }

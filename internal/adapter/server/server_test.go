@@ -393,6 +393,33 @@ func TestAWaitStopsNothingElse(t *testing.T) {
 	}
 }
 
+func TestManyLeasesAreAcknowledgedAtOnce(t *testing.T) {
+	s := start(t)
+	a, b := s.agent(t, "alice"), s.agent(t, "bob")
+	drafts := make([]adapter.Draft, 100)
+	for i := range drafts {
+		drafts[i] = draft("bob", "1")
+	}
+	for _, r := range a.Send(t.Context(), "", drafts) {
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+	}
+	got, err := b.Receive(t.Context(), "", adapter.ReceiveRequest{Max: 100})
+	if err != nil || len(got) != 100 {
+		t.Fatalf("%d, %v", len(got), err)
+	}
+	leases := make([]string, adapter.MaxBatch-50, adapter.MaxBatch+50) // none of his
+	for _, d := range got {
+		leases = append(leases, d.Lease)
+	}
+	for i, err := range b.Ack(t.Context(), "", leases) {
+		if (err == nil) != (i >= adapter.MaxBatch-50) {
+			t.Fatalf("lease %d of %d: %v", i, len(leases), err)
+		}
+	}
+}
+
 func TestWhatIsLargerThanAFrameComesInParts(t *testing.T) {
 	s := start(t)
 	a, b, o := s.agent(t, "alice"), s.agent(t, "bob"), s.operator(t)

@@ -231,6 +231,9 @@ func (s *session) service(ctx context.Context, m wire.Message) error {
 		if err := decode(m, &q); err != nil {
 			return err
 		}
+		for i := range q.Refusals {
+			q.Refusals[i].Untaken = q.Untaken
+		}
 		s.settled(m.ID, s.store.Refuse(ctx, s.agent, q.Refusals))
 		return nil
 	case protocol.VerbThread:

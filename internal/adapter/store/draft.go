@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"regexp"
 	"strings"
@@ -143,13 +142,4 @@ func check(from string, d *Draft, read bool) (checked, *deny.Reason) {
 	}
 	c.Body = bytes.Clone(d.Body)
 	return c, nil
-}
-
-// sameBody compares JSON texts without regard to white space.
-func sameBody(a, b []byte) bool {
-	if bytes.Equal(a, b) {
-		return true
-	}
-	var x, y bytes.Buffer
-	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"bulkhead/internal/jsonscan"
 )
 
 // fuzzed opens one adapter for a whole fuzzing process.
@@ -45,7 +47,7 @@ func FuzzEnvelope(f *testing.F) {
 			t.Fatalf("%+v %v", p, err)
 		}
 		m := p.Messages[0]
-		if m.From != "pm" || m.Type != d.Type || !sameBody(m.Body, d.Body) || m.ReplyTo != d.ReplyTo || m.Channel != d.Channel && m.To != d.To {
+		if m.From != "pm" || m.Type != d.Type || !jsonscan.Same(m.Body, d.Body) || m.ReplyTo != d.ReplyTo || m.Channel != d.Channel && m.To != d.To {
 			t.Errorf("%+v became %+v", d, m)
 		}
 		if got, err := a.Receive(t.Context(), "qa", ReceiveRequest{Max: maxReceive}); err == nil {

@@ -70,7 +70,9 @@ func (a *Adapter) Tail(ctx context.Context, position int64, limit int, wait time
 			if position < 0 {
 				out.Position = t.lastID.message
 			}
-			t.tails = append(t.tails, news)
+			if wait > 0 {
+				t.tails = append(t.tails, news)
+			}
 		}}); err != nil {
 			return Tail{}, err
 		}
@@ -85,19 +87,32 @@ func (a *Adapter) Tail(ctx context.Context, position int64, limit int, wait time
 				return nil
 			}, position, limit)
 		})
-		if err != nil || len(out.Messages) > 0 || wait <= 0 {
+		if wait <= 0 {
+			return out, err
+		}
+		if err != nil || len(out.Messages) > 0 {
+			a.untail(news)
 			return out, err
 		}
 		select {
 		case <-news:
 		case <-deadline.C:
+			a.untail(news)
 			return out, nil
 		case <-ctx.Done():
+			a.untail(news)
 			return Tail{}, ctx.Err()
 		case <-a.closed:
 			return Tail{}, unavailable("the adapter is stopping")
 		}
 	}
+}
+
+// untail has nobody wake one that left.
+func (a *Adapter) untail(news chan struct{}) {
+	_ = a.do(context.Background(), &op{cost: 1, run: func(t *txn) {
+		t.tails = slices.DeleteFunc(t.tails, func(c chan struct{}) bool { return c == news })
+	}})
 }
 
 // news wakes those that follow the tail.

@@ -116,7 +116,11 @@ func (a *Adapter) Receive(ctx context.Context, agent string, q ReceiveRequest) (
 	if w.err != nil {
 		return nil, w.err
 	}
-	return w.out, a.bodies(ctx, w.out)
+	if err := a.bodies(ctx, w.out); err != nil {
+		a.forsake(agent, w)
+		return nil, err
+	}
+	return w.out, nil
 }
 
 // take leases what there is for w.
@@ -183,8 +187,7 @@ func (a *Adapter) forsake(agent string, w *waiter) {
 		t.leave(agent, w)
 		for i := len(w.got) - 1; i >= 0; i-- {
 			if e, err := t.leased(agent, w.out[i].Lease); err == nil {
-				e.attempts--
-				t.giveBack(e, ready, 0)
+				t.untaken(e)
 			}
 		}
 	}})

@@ -1,7 +1,12 @@
 package store
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"bulkhead/internal/deny"
 )
@@ -70,4 +75,97 @@ func TestWhatWaitsIsReceivedFromAChannelThatWasLeft(t *testing.T) {
 	s.ack("qa", got...)
 	_, err := s.Receive(t.Context(), "qa", ReceiveRequest{Channel: "product"})
 	_ = s.reason(err, deny.MessageNotAllowed)
+}
+
+// What is leased before its body is read goes back when the receiver left meanwhile.
+func TestAReceiverThatLeavesWhileBodiesAreReadLeasesNothing(t *testing.T) {
+	s := setUp(t)
+	s.send("pm", note("qa", strings.Repeat("x", smallBody+1)))
+	var readers []*conn
+	for range readerCount { // a backup may have them as long
+		readers = append(readers, <-s.readers)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	failed := make(chan error, 1)
+	go func() {
+		_, err := s.Receive(ctx, "qa", ReceiveRequest{Lease: maxLease})
+		failed <- err
+	}()
+	for s.counts.Load().Leased == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	if err := <-failed; !errors.Is(err, context.Canceled) {
+		t.Fatal(err)
+	}
+	for _, r := range readers {
+		s.readers <- r
+	}
+	if got := s.receive("qa", ReceiveRequest{}); len(got) != 1 || got[0].Attempt != 1 || len(got[0].Body) < smallBody {
+		t.Errorf("%d deliveries", len(got))
+	}
+}
+
+func TestWhatNobodyTookUsesUpNoTry(t *testing.T) {
+	s := setUp(t)
+	for _, body := range []string{"1", "2", "3"} {
+		s.send("pm", note("qa", body))
+	}
+	for range 3 * MaxTries {
+		got := s.receive("qa", ReceiveRequest{Max: 3})
+		if len(got) != 3 || bodies(got)[0] != "1" || got[0].Attempt != 1 || got[2].Attempt != 1 {
+			t.Fatalf("%+v", got)
+		}
+		var back []Refusal
+		for _, d := range slices.Backward(got) {
+			back = append(back, Refusal{Lease: d.Lease, Untaken: true})
+		}
+		for _, err := range s.Refuse(t.Context(), "qa", back) {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// What a transaction counted that failed was not done.
+func TestCountsAreOfWhatIsOnDisk(t *testing.T) {
+	s := setUp(t)
+	s.send("pm", note("qa", "x"))
+	got := s.receive("qa", ReceiveRequest{})
+	before := *s.counts.Load()
+	for range 3 {
+		_ = s.do(t.Context(), &op{agent: "qa", cost: 1, run: func(x *txn) {
+			if e, err := x.leased("qa", got[0].Lease); err == nil {
+				x.acknowledge(e)
+			}
+			x.fail(errors.New("the disk is gone"))
+		}})
+	}
+	if now := *s.counts.Load(); now.Acknowledged != before.Acknowledged || now.Failed != before.Failed+3 {
+		t.Errorf("%+v, before: %+v", now, before)
+	}
+	s.ack("qa", got...)
+	if now := *s.counts.Load(); now.Acknowledged != before.Acknowledged+1 {
+		t.Errorf("%+v", now)
+	}
+}
+
+func TestWhoFollowsTheTailIsForgottenWhenHeLeaves(t *testing.T) {
+	s := setUp(t)
+	s.send("pm", note("qa", "x"))
+	for range 3 {
+		for _, wait := range []time.Duration{0, time.Millisecond} {
+			if _, err := s.Tail(t.Context(), 0, 10, wait); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := s.Tail(t.Context(), -1, 10, wait); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	n := -1
+	if err := s.do(t.Context(), &op{cost: 1, run: func(x *txn) { n = len(x.tails) }}); err != nil || n != 0 {
+		t.Errorf("%d are still waited for, %v", n, err)
+	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"bulkhead/internal/adapter/allowed"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/jsonscan"
 )
 
 // Send implements [Service].
@@ -224,7 +225,7 @@ func (t *txn) duplicate(sender int64, channel string, d *checked) (SendResult, b
 			return SendResult{}, false
 		}
 	}
-	if m.channel.name != channel || m.typ != d.Type || m.rank != d.rank || m.reply != d.ReplyTo || !sameBody(m.body, d.Body) {
+	if m.channel.name != channel || m.typ != d.Type || m.rank != d.rank || m.reply != d.ReplyTo || !jsonscan.Same(m.body, d.Body) {
 		t.counts.Refused++
 		return SendResult{Err: &deny.Reason{
 			Layer: deny.LayerMessages, Code: deny.MessageDuplicateKey, What: fmt.Sprintf("idempotency_key %s to %s", d.key, channel),

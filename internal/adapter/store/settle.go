@@ -33,7 +33,11 @@ func (a *Adapter) Refuse(ctx context.Context, agent string, q []Refusal) []error
 			return invalid("a refusal by "+agent, []deny.Field{{Name: "delay", Why: fmt.Sprintf("must be 0 to %d ns (%s)", maxLease, maxLease)}})
 		}
 		e, err := t.leased(agent, q[i].Lease)
-		if err == nil {
+		switch {
+		case err != nil:
+		case q[i].Untaken:
+			t.untaken(e)
+		default:
 			reason := strings.ToValidUTF8(q[i].Reason[:min(len(q[i].Reason), maxReason)], "")
 			t.again(e, "refused", reason, q[i].Delay)
 		}
@@ -133,6 +137,12 @@ func (t *txn) release(e *entry) {
 	if t.usage[e.sender] -= e.weight(); t.usage[e.sender] <= 0 {
 		delete(t.usage, e.sender)
 	}
+}
+
+// untaken gives back what nobody was there to take. No try is used up.
+func (t *txn) untaken(e *entry) {
+	e.attempts--
+	t.giveBack(e, ready, 0)
 }
 
 // again counts a failed try: the delivery waits for its retry, or is dead.

@@ -109,6 +109,7 @@ func (c *core) idle(mono time.Duration) (time.Duration, bool) {
 func (a *Adapter) batch(ops []*op) {
 	t := a.core.newTxn(a.clock(), a.mono())
 	err := a.mend()
+	before := a.core.counts
 	if err == nil {
 		t.core = a.core
 		t.expire()
@@ -140,6 +141,7 @@ func (a *Adapter) batch(ops []*op) {
 		}
 	}
 	if err != nil {
+		a.core.counts = before // what was counted is undone with the rest
 		a.undo(t, err)
 		err = failed(err)
 	}

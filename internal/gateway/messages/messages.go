@@ -108,31 +108,48 @@ func (m *Messages) send(ctx context.Context, d adapter.Draft) outcome {
 	return m.keep(d)
 }
 
-// sendAll brings many there, in order. The agent waits for all of them.
+// sendAll brings many there, in order: what follows one that goes into the outbox goes
+// there, too. The agent waits for all of them.
 func (m *Messages) sendAll(ctx context.Context, drafts []adapter.Draft) []outcome {
 	out := make([]outcome, len(drafts))
-	var direct []adapter.Draft
-	var at []int
+	var at []int // drafts that may go to the adapter right away
+	keeping := false
+	ask := func() {
+		direct := make([]adapter.Draft, len(at))
+		for j, i := range at {
+			direct[j] = drafts[i]
+		}
+		for j, r := range m.ask(ctx, direct, false) {
+			if i := at[j]; away(r.Err) {
+				keeping = true
+				out[i] = m.keep(drafts[i])
+			} else {
+				out[i].SendResult = r
+			}
+		}
+		at = at[:0]
+	}
 	for i := range drafts {
-		ok, err := m.way(ctx, &drafts[i])
-		switch {
-		case err != nil:
-			out[i].Err = err
-		case ok:
-			direct, at = append(direct, drafts[i]), append(at, i)
-		default:
-			out[i] = m.keep(drafts[i])
+		ok := false
+		if !keeping {
+			var err error
+			if ok, err = m.way(ctx, &drafts[i]); err != nil {
+				out[i].Err = err
+				continue
+			}
 		}
-	}
-	if len(direct) == 0 {
-		return out
-	}
-	for j, r := range m.ask(ctx, direct, false) {
-		if i := at[j]; away(r.Err) {
-			out[i] = m.keep(drafts[i])
-		} else {
-			out[i].SendResult = r
+		if ok {
+			at = append(at, i)
+			continue
 		}
+		if len(at) > 0 {
+			ask()
+		}
+		keeping = true
+		out[i] = m.keep(drafts[i])
+	}
+	if len(at) > 0 {
+		ask()
 	}
 	return out
 }

@@ -1,7 +1,6 @@
 package outbox
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/deny"
+	"bulkhead/internal/jsonscan"
 )
 
 // Limits.
@@ -240,7 +240,7 @@ func (b *Box) find(key string) *change {
 
 // Same says whether two drafts ask for the same thing.
 func Same(x, y adapter.Draft) bool {
-	return x.To == y.To && x.Channel == y.Channel && x.Type == y.Type && x.Priority == y.Priority && x.ReplyTo == y.ReplyTo && bytes.Equal(x.Body, y.Body)
+	return x.To == y.To && x.Channel == y.Channel && x.Type == y.Type && x.Priority == y.Priority && x.ReplyTo == y.ReplyTo && jsonscan.Same(x.Body, y.Body)
 }
 
 // Waiting gives up to limit drafts in order, and a channel that is closed when

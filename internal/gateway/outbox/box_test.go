@@ -471,3 +471,27 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+func TestSameTakesWhiteSpaceForNothing(t *testing.T) {
+	x := adapter.Draft{To: "bob", Body: []byte(`{"a": [1, "< b"]}`)}
+	y := x
+	for body, want := range map[string]bool{`{"a":[1,"< b"]}`: true, `{"a":[1,"<b"]}`: false, `{"a": [1, "< b"]}`: true, `{"a":[1,"< b"]`: false} {
+		y.Body = []byte(body)
+		if Same(x, y) != want {
+			t.Errorf("%s: not %v", body, want)
+		}
+	}
+	dir := t.TempDir()
+	b := open(t, dir)
+	d := adapter.Draft{IdempotencyKey: "6a9ae0d8-6a6b-4ce1-8e52-0a3c7f6b1f10", To: "bob", Type: "note", Body: []byte(`{"a": 1}`)}
+	if _, err := b.Add(d); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b = open(t, dir)
+	if again, err := b.Add(d); err != nil || !again || b.Len() != 1 {
+		t.Errorf("the same again, after it was read from disk: %v, %v; %d wait", again, err, b.Len())
+	}
+}
