@@ -23,6 +23,9 @@ const (
 	maxNamed  = 80 // bytes of a name that somebody else chose
 )
 
+// maxMembers bounds what is taken apart: a name and a value of four bytes take a hundred.
+const maxMembers = 20_000
+
 // Parse reads the input of a tool. Every failing field is named in the reason.
 // A JSON object that has a name twice is refused: what one reader takes for
 // the value is not what another does.
@@ -134,6 +137,10 @@ func (r *reader) members(path string, data []byte) (map[string]json.RawMessage, 
 			r.fault(join(path, clip(name)), "it is given twice")
 			continue
 		}
+		if len(out) == maxMembers {
+			r.fault(path, "it has more than %d members", maxMembers)
+			return nil, false
+		}
 		out[name] = v
 	}
 	if _, err := d.Token(); err != nil {
@@ -151,7 +158,7 @@ func (r *reader) members(path string, data []byte) (map[string]json.RawMessage, 
 func quickly(data []byte) (out map[string]json.RawMessage, ok bool) {
 	out = make(map[string]json.RawMessage, 4)
 	ok = jsonscan.Object(data, func(name, value []byte) bool {
-		if _, again := out[string(name)]; again {
+		if _, again := out[string(name)]; again || len(out) == maxMembers {
 			return false
 		}
 		out[string(name)] = value
@@ -241,12 +248,18 @@ func (r *reader) typed(path string, f *Field, data json.RawMessage) any {
 }
 
 func (r *reader) array(path string, f *Field, data json.RawMessage) any {
-	var items []json.RawMessage
-	if json.Unmarshal(data, &items) != nil || items == nil {
+	n := int64(0)
+	var items []json.RawMessage // no more than may be there: one of two bytes would take fifty
+	if !jsonscan.Array(data, func(v []byte) bool {
+		if n++; f.Max == 0 || n <= f.Max {
+			items = append(items, v)
+		}
+		return true
+	}) {
 		r.fault(path, "an array is wanted")
 		return nil
 	}
-	r.within(path, f, int64(len(items)), "elements")
+	r.within(path, f, n, "elements")
 	item := f.Items
 	if item == nil {
 		item = &Field{Type: Any}

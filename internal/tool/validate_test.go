@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"reflect"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -193,5 +194,32 @@ func TestARecordHoldsNoContents(t *testing.T) {
 	}
 	if other := string(newShower().show(everything.Fields, in)); other == out {
 		t.Error("another process gives the same hashes")
+	}
+}
+
+// What is too long is refused before anything is made of it.
+func TestLongListsAndObjectsCostNothing(t *testing.T) {
+	tool := Tool{Name: "x", Fields: []Field{
+		{Name: "list", Type: Array, Max: 1000, Items: &Field{Type: Any}},
+		{Name: "row", Type: Object, Fields: nil},
+	}}
+	var members strings.Builder
+	for i := range 400_000 {
+		fmt.Fprintf(&members, `,"%x":1`, i)
+	}
+	for name, in := range map[string]string{
+		"list": `{"list":[1` + strings.Repeat(",1", 2<<20) + `]}`,
+		"row":  `{"row":{` + members.String()[1:] + `}}`,
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, reason := tool.Parse([]byte(in))
+		runtime.ReadMemStats(&after)
+		if reason == nil || len(reason.Fields) != 1 || reason.Fields[0].Name != name || !strings.Contains(reason.Fields[0].Why, "000") {
+			t.Errorf("%s: %+v", name, reason)
+		}
+		if got := after.TotalAlloc - before.TotalAlloc; got > 6*uint64(len(in)) {
+			t.Errorf("%s: %d bytes of input took %d", name, len(in), got)
+		}
 	}
 }

@@ -40,7 +40,8 @@ const (
 	maxSubscriptions = 1000
 	maxMessage       = 1 << 20 // bytes of JSON
 	maxPolled        = 100
-	maxWait          = 30 // seconds
+	maxGiven         = topic.MaxMessage + 256<<10 // bytes of messages that one poll gives; one at least
+	maxWait          = 30                         // seconds
 	eventCost        = 64
 	sweepBatch       = 256
 )

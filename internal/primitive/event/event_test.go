@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/store"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/tooltest"
+	"bulkhead/internal/topic"
 )
 
 type object = map[string]any
@@ -83,6 +84,54 @@ func TestEverySubscriptionIsGivenEveryEventOnce(t *testing.T) {
 	c.Denied(deny.ToolMissing, "events_poll", `{"topic":"t"}`)
 	if got := c.Do("events_list_topics", `{}`); got != `{"topics":[{"topic":"t","last":4,"messages":4,"subscriptions":[{"subscription":"all","position":4}]}]}` {
 		t.Error(got)
+	}
+}
+
+func TestAPollGivesNoMoreThanAnAnswerMayHave(t *testing.T) {
+	c, e, _, _ := start(t, 0)
+	c.Do("events_subscribe", `{"topic":"t"}`)
+	c.Do("events_subscribe", `{"topic":"t","subscription":"streamed"}`)
+	const n = 5
+	for i := range n {
+		c.Do("events_publish", object{"topic": "t", "message": fmt.Sprint(i, strings.Repeat("x", 600<<10))})
+	}
+	c.Do("events_publish", object{"topic": "t", "message": strings.Repeat("y", topic.MaxMessage-2)})
+	next := int64(0)
+	for _, want := range []int{2, 2, 1, 1, 0} {
+		p, _ := poll(t, c, object{"topic": "t", "limit": 100})
+		if len(p.Messages) != want || p.Missed != 0 {
+			t.Fatalf("%d events, want %d; %d missed", len(p.Messages), want, p.Missed)
+		}
+		for _, m := range p.Messages {
+			if next++; m.Seq != next {
+				t.Fatalf("event %d, want %d", m.Seq, next)
+			}
+		}
+	}
+	// A stream goes on without waiting for a new one.
+	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := e.ServeStream(w, r, "t", "streamed"); err != nil {
+			t.Error(err)
+		}
+	}))
+	defer web.Close()
+	answer, err := http.Get(web.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	lines := bufio.NewScanner(answer.Body)
+	lines.Buffer(nil, 2*topic.MaxMessage)
+	for got := 0; got < n+1 && lines.Scan(); {
+		if strings.HasPrefix(lines.Text(), ": quiet") {
+			t.Fatalf("after %d of %d the stream waits", got, n+1)
+		}
+		if strings.HasPrefix(lines.Text(), "id: ") {
+			got++
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -2,6 +2,7 @@ package event
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -63,6 +64,9 @@ type query struct {
 	limit, after int64 // after -1: where the subscription is
 }
 
+// errEnough ends a reading.
+var errEnough = errors.New("event: enough was read")
+
 // read gives the next events, and moves the subscription on in the same
 // transaction, with the record of the call when it gives any.
 func (e *Events) read(ctx context.Context, q query, take func() record.Record) (Polled, error) {
@@ -80,18 +84,21 @@ func (e *Events) read(ctx context.Context, q query, take func() record.Record) (
 			}
 			from = position
 		}
-		first := int64(0)
+		first, size := int64(0), 0
 		err = t.Query("SELECT seq, time, message FROM event WHERE topic = ? AND seq > ? AND time > ? ORDER BY seq LIMIT ?", func(row []sqlite.Value) error {
-			seq := sqlite.Int(row[0])
+			seq, body := sqlite.Int(row[0]), sqlite.Blob(row[2])
+			if size += len(body); first > 0 && size > maxGiven {
+				return errEnough
+			}
 			if first == 0 {
 				first = seq
 			}
 			out.Messages = append(out.Messages, Message{
-				Seq: seq, ID: messageID(q.topic, seq), Topic: q.topic, Time: time.UnixMilli(sqlite.Int(row[1])).UTC().Format(time.RFC3339Nano), Body: sqlite.Blob(row[2]),
+				Seq: seq, ID: messageID(q.topic, seq), Topic: q.topic, Time: time.UnixMilli(sqlite.Int(row[1])).UTC().Format(time.RFC3339Nano), Body: body,
 			})
 			return nil
 		}, q.topic, from, oldest(t), q.limit)
-		if err != nil {
+		if err != nil && !errors.Is(err, errEnough) {
 			return err
 		}
 		var last int64

@@ -25,27 +25,34 @@ func (e *Events) ServeStream(w http.ResponseWriter, r *http.Request, topic, sub 
 	h.Set("Cache-Control", "no-store")
 	w.WriteHeader(http.StatusOK)
 	out := http.NewResponseController(w)
-	text := append([]byte(": stream\n\n"), encode(first.Messages)...)
+	list := first.Messages
+	text := append([]byte(": stream\n\n"), encode(list)...)
 	for {
 		if _, err := w.Write(text); err != nil || out.Flush() != nil {
 			return nil //nolint:nilerr // the client left
 		}
-		timer := time.NewTimer(quietAfter)
-		select {
-		case <-r.Context().Done():
-			timer.Stop()
-			return nil
-		case <-fresh:
-		case <-timer.C:
-		}
-		timer.Stop()
-		fresh = from.fresh()
-		next, err := from.read(r.Context())
-		if err != nil {
-			return nil //nolint:nilerr // the subscription was ended, or the store is closing: so is the stream
-		}
-		if text = encode(next.Messages); len(text) == 0 {
-			text = []byte(": quiet\n\n")
+		text = nil
+		for text == nil {
+			if len(list) == 0 { // else there may be more already
+				timer := time.NewTimer(quietAfter)
+				select {
+				case <-r.Context().Done():
+					timer.Stop()
+					return nil
+				case <-fresh:
+				case <-timer.C:
+					text = []byte(": quiet\n\n")
+				}
+				timer.Stop()
+			}
+			fresh = from.fresh()
+			next, err := from.read(r.Context())
+			if err != nil {
+				return nil //nolint:nilerr // the subscription was ended, or the store is closing: so is the stream
+			}
+			if list = next.Messages; len(list) > 0 {
+				text = encode(list)
+			}
 		}
 	}
 }

@@ -190,6 +190,27 @@ func TestMemoriesAreFoundByWordsAndTags(t *testing.T) {
 	}
 }
 
+func TestAnAnswerHasOnlySoManyBytesOfMemories(t *testing.T) {
+	c, _, _ := start(t, 64<<20)
+	long := strings.Repeat("語", maxContent)
+	for i := range 15 {
+		c.Do("mem_remember", map[string]any{"key": fmt.Sprint("k", i), "content": long})
+		c.Do("mem_remember", map[string]any{"key": "one", "content": long})
+	}
+	for name, in := range map[string]map[string]any{
+		"mem_recall":  {"limit": 100},
+		"mem_history": {"key": "one", "limit": 20},
+	} {
+		out := c.Do(name, in)
+		if n := strings.Count(out, long); n != maxGiven/len(long) || !strings.Contains(out, `"more":true`) {
+			t.Errorf("%s: %d of 15; %.100s", name, n, out)
+		}
+	}
+	if out := c.Do("mem_recall", map[string]any{"limit": 2}); strings.Contains(out, "more") {
+		t.Errorf("%.100s", out)
+	}
+}
+
 func TestAMemoryHasVersions(t *testing.T) {
 	c, s, _ := start(t, 0)
 	for i := range 25 {

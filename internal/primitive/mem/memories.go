@@ -3,6 +3,7 @@ package mem
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"strings"
 	"time"
 	"unicode"
@@ -20,7 +21,8 @@ const (
 	maxTag      = 64
 	maxVersions = 20 // of one key; older ones give way
 	maxRecalled = 100
-	maxTerms    = 64 // of a query
+	maxGiven    = 4 << 20 // bytes of memories in one answer; one memory at least
+	maxTerms    = 64      // of a query
 )
 
 func (m *Mem) memories() []tool.Tool {
@@ -132,11 +134,8 @@ func (m *Mem) recall(ctx context.Context, c *tool.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	found := []Memory{}
-	row := func(row []sqlite.Value) error {
-		found = append(found, memory(row))
-		return nil
-	}
+	found := some{list: []Memory{}}
+	row := found.add
 	text, limit := c.In.String("query"), c.In.Int("limit")
 	err = m.store.View(ctx, func(t *store.Tx) error {
 		if strings.TrimSpace(text) == "" {
@@ -150,7 +149,38 @@ func (m *Mem) recall(ctx context.Context, c *tool.Call) (any, error) {
 		return t.Query("SELECT m.key, m.version, m.content, m.tags, m.created, -bm25(memory_text, 1, 4, 3) FROM memory_text JOIN memory m ON m.id = memory_text.rowid"+
 			" WHERE memory_text MATCH ? AND "+tagged+" ORDER BY bm25(memory_text, 1, 4, 3), m.id DESC LIMIT ?", row, match, string(tags), limit)
 	})
-	return map[string]any{"memories": found}, err
+	return found.answer("memories", map[string]any{}, err)
+}
+
+// some are memories up to the bytes that one answer has.
+type some struct {
+	list  []Memory
+	bytes int
+	more  bool
+}
+
+// errEnough ends a reading.
+var errEnough = errors.New("mem: enough was read")
+
+func (s *some) add(row []sqlite.Value) error {
+	m := memory(row)
+	if s.bytes += len(m.Content) + len(m.Tags); s.bytes > maxGiven && len(s.list) > 0 {
+		s.more = true
+		return errEnough
+	}
+	s.list = append(s.list, m)
+	return nil
+}
+
+// answer names the list, and says when there were more than it holds.
+func (s *some) answer(name string, out map[string]any, err error) (any, error) {
+	if errors.Is(err, errEnough) {
+		err = nil
+	}
+	if out[name] = s.list; s.more {
+		out["more"] = true
+	}
+	return out, err
 }
 
 // terms makes a query of FTS5 from words: each of them as a text, any of which
@@ -190,12 +220,9 @@ func (m *Mem) forget(ctx context.Context, c *tool.Call) (any, error) {
 }
 
 func (m *Mem) history(ctx context.Context, c *tool.Call) (any, error) {
-	key, versions := c.In.String("key"), []Memory{}
+	key, versions := c.In.String("key"), some{list: []Memory{}}
 	err := m.store.View(ctx, func(t *store.Tx) error {
-		return t.Query("SELECT '', version, content, tags, created, 0 FROM memory WHERE key = ? ORDER BY version DESC LIMIT ?", func(row []sqlite.Value) error {
-			versions = append(versions, memory(row))
-			return nil
-		}, key, c.In.Int("limit"))
+		return t.Query("SELECT '', version, content, tags, created, 0 FROM memory WHERE key = ? ORDER BY version DESC LIMIT ?", versions.add, key, c.In.Int("limit"))
 	})
-	return map[string]any{"key": key, "versions": versions}, err
+	return versions.answer("versions", map[string]any{"key": key}, err)
 }
