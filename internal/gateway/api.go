@@ -122,7 +122,9 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		}
 		who, refused := s.tokens.caller(r)
 		if who != nil {
-			next.ServeHTTP(w, r.WithContext(withCaller(r.Context(), *who)))
+			ctx, stop := s.tokens.whileGood(r.Context(), *who)
+			defer stop()
+			next.ServeHTTP(w, r.WithContext(withCaller(ctx, *who)))
 			return
 		}
 		reason := refused

@@ -252,7 +252,8 @@ func (s *Server) serveStdio(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	_ = session.Wait() // it ended, whoever ended it
+	defer context.AfterFunc(r.Context(), func() { _ = c.Close() })() // when the token ends
+	_ = session.Wait()                                               // it ended, whoever ended it
 }
 
 // buffered reads what the HTTP server has read already, and then the connection.

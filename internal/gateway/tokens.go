@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"time"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/identity/token"
@@ -76,6 +77,33 @@ func (t *tokens) still(who tool.Caller) error {
 		return fmt.Errorf("%w: %w", proc.ErrNotKnown, err)
 	}
 	return err
+}
+
+// stillEvery is how soon what a token began ends when it is revoked, has expired, or
+// nobody says any more whether it is good.
+const stillEvery = time.Second
+
+// whileGood gives a context that ends when the token does: streams and sessions
+// outlive the request that showed it.
+func (t *tokens) whileGood(ctx context.Context, who tool.Caller) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	look := time.AfterFunc(stillEvery, func() {
+		again := time.NewTicker(stillEvery)
+		defer again.Stop()
+		for ctx.Err() == nil {
+			if t.still(who) != nil {
+				cancel()
+			}
+			select {
+			case <-again.C:
+			case <-ctx.Done():
+			}
+		}
+	})
+	return ctx, func() {
+		look.Stop()
+		cancel()
+	}
 }
 
 type frontKey struct{}

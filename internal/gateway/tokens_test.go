@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"path/filepath"
 	"testing"
@@ -123,6 +124,32 @@ func TestTheWardenSaysWhatToTrustOverTheGrantsSocket(t *testing.T) {
 	if m, _, err := w.Recv(); err != nil || m.Verb != wire.VerbOK || len(heard) != 1 || <-heard != `{"version":1}` {
 		t.Errorf("%+v, %v", m, err)
 	}
+}
+
+// What is open ends when its token does: streams, sessions, long calls.
+func TestWhatATokenOpenedEndsWithIt(t *testing.T) {
+	tk, tokens := told(t)
+	s := &Server{cfg: Config{Team: "t", Agent: "writer"}, tokens: tk}
+	began := make(chan struct{})
+	handler := s.authenticated(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		began <- struct{}{}
+		<-r.Context().Done()
+	}))
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		r := httptest.NewRequest(http.MethodGet, "/v1/messages:stream", nil)
+		r.Header.Set("Authorization", "Bearer "+tokens["EdDSA good"])
+		handler.ServeHTTP(httptest.NewRecorder(), r)
+	}()
+	<-began
+	select {
+	case <-ended:
+		t.Fatal("it ended with a token that is good")
+	case <-time.After(2 * stillEvery):
+	}
+	tk.front.Forget() // a gateway that is told nothing any more
+	<-ended
 }
 
 // What is done later in the name of a token is done for as long as it is good.
