@@ -46,7 +46,7 @@ func newAPI(s *Server) *api {
 	a := &api{handler: mux, conns: make(chan net.Conn), done: make(chan struct{})}
 	plain := s.plainCalls()
 	if s.messages != nil {
-		s.messages.Register(tools)
+		s.messages.Register(agentsOwn{s, tools})
 		maps.Copy(plain, s.messages.Sends())
 	}
 	ctx, cancel := context.WithCancel(withCaller(context.Background(), s.agent()))
@@ -137,6 +137,27 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 		reason.What = r.Method + " " + r.URL.Path
 		s.log.Add(s.cfg.Agent, record.Message, "gateway.sock", record.Denied, reason)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="bulkhead"`)
+		messages.Refuse(w, reason)
+	})
+}
+
+// agentsOwn adds paths that are for the agent itself. They take no place in the rate
+// of a token and leave no record that names it; the tools do.
+type agentsOwn struct {
+	s   *Server
+	mux *http.ServeMux
+}
+
+// HandleFunc adds a path.
+func (o agentsOwn) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
+	o.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+		if caller(r.Context()).Token == "" {
+			handler(w, r)
+			return
+		}
+		reason := tool.Refuse(deny.ToolNotAllowed, r.Method+" "+r.URL.Path, "this path is for the agent itself, and the request shows a token of control's",
+			"use the tools instead, as POST /v1/tools/msg_send; GET /v1/tools lists them")
+		o.s.log.Add(o.s.cfg.Agent, record.Message, "gateway.sock", record.Denied, reason)
 		messages.Refuse(w, reason)
 	})
 }

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,6 +17,7 @@ import (
 	"bulkhead/internal/identity/token"
 	"bulkhead/internal/primitive/proc"
 	"bulkhead/internal/tool"
+	"bulkhead/internal/tooltoken"
 	"bulkhead/internal/wire"
 )
 
@@ -123,6 +126,42 @@ func TestTheWardenSaysWhatToTrustOverTheGrantsSocket(t *testing.T) {
 	}
 	if m, _, err := w.Recv(); err != nil || m.Verb != wire.VerbOK || len(heard) != 1 || <-heard != `{"version":1}` {
 		t.Errorf("%+v, %v", m, err)
+	}
+}
+
+// What neither counts in a token's rate nor names it on record is not for tokens.
+func TestPathsOfMessagesAreTheAgentsOwn(t *testing.T) {
+	tk, tokens := told(t)
+	dir := t.TempDir()
+	var out bytes.Buffer
+	s, err := newServer(Config{Team: "t", Agent: "writer", Token: runtimeToken, AdapterSocket: filepath.Join(dir, "adapter.sock"), AdapterToken: runtimeToken, Data: dir}, &out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.tokens = tk
+	ask := func(method, path, authorization string) int {
+		r := httptest.NewRequest(method, path, strings.NewReader("{}"))
+		r.Header.Set("Authorization", "Bearer "+authorization)
+		w := httptest.NewRecorder()
+		s.api.handler.ServeHTTP(w, r)
+		return w.Code
+	}
+	refused := 0
+	for _, one := range []string{
+		"POST /v1/messages", "POST /v1/messages:batch", "POST /v1/messages:receive", "GET /v1/messages:stream", "POST /v1/messages:ack", "POST /v1/messages:refuse", "POST /v1/messages:extend",
+		"GET /v1/channels", "POST /v1/channels:request", "GET /v1/channels/all/messages", "GET /v1/channels/all/threads/1", "GET /v1/outbox",
+	} {
+		method, path, _ := strings.Cut(one, " ")
+		if got := ask(method, path, tokens["EdDSA good"]); got != 403 {
+			t.Errorf("%s with a token of control: %d", one, got)
+		}
+		refused++
+	}
+	if got := ask("GET", "/v1/outbox", tooltoken.Of(runtimeToken)); got != 200 {
+		t.Errorf("the agent itself: %d", got)
+	}
+	if n := strings.Count(out.String(), string(deny.ToolNotAllowed)); n == 0 || n > refused {
+		t.Errorf("on record: %s", out.String())
 	}
 }
 

@@ -30,8 +30,13 @@ type budget struct{ free *semaphore.Weighted }
 
 func newBudget() budget { return budget{semaphore.NewWeighted(maxBodies)} }
 
+// Mux is what Register adds endpoints to, as [http.ServeMux] has it.
+type Mux interface {
+	HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request))
+}
+
 // Register adds the endpoints to mux.
-func (m *Messages) Register(mux *http.ServeMux) {
+func (m *Messages) Register(mux Mux) {
 	mux.HandleFunc("POST /v1/messages", m.serveSend)
 	mux.HandleFunc("POST /v1/messages:batch", m.serveBatch)
 	mux.HandleFunc("POST /v1/messages:receive", m.serveReceive)
