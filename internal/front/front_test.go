@@ -313,6 +313,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 		"HTTP/2 preface":         "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
 		"HTTP/0.9":               "GET /hidden\r\n\r\n",
 		"two hosts":              "GET /hidden HTTP/1.1\r\nHost: x\r\nHost: y\r\n" + good + "\r\n",
+		"a page of another site": "GET /hidden HTTP/1.1\r\nHost: x\r\n" + good + "Origin: https://evil.example\r\n\r\n",
 		"trailers":               "POST /v1/a HTTP/1.1\r\nHost: x\r\n" + good + "Transfer-Encoding: chunked\r\nTrailer: X-Hidden\r\n\r\n0\r\nX-Hidden: 1\r\n\r\n",
 		"a huge chunk size":      "POST /v1/a HTTP/1.1\r\nHost: x\r\n" + good + "Transfer-Encoding: chunked\r\n\r\nfffffffffffffffff\r\n" + hidden,
 		"a chunk with no end":    "POST /v1/a HTTP/1.1\r\nHost: x\r\n" + good + "Transfer-Encoding: chunked\r\n\r\n1\r\naX" + hidden,
@@ -357,6 +358,49 @@ func TestWhatIsPassedOnIsWrittenAnew(t *testing.T) {
 	for _, name := range []string{"X-Forwarded-For", "Forwarded", "X-Real-Ip", "Cookie", "X-Secret", "Proxy-Authorization"} {
 		if r.Header.Get(name) != "" {
 			t.Errorf("%s was passed on", name)
+		}
+	}
+}
+
+// Nobody keeps all places: neither without a token, nor with one.
+func TestOneClientDoesNotKeepOthersOut(t *testing.T) {
+	s := start(t)
+	open := func(request string) (c net.Conn, closes bool) {
+		c, err := net.Dial("tcp", s.address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		if _, err := io.WriteString(c, request); err != nil {
+			t.Fatal(err)
+		}
+		a, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, a.Body)
+		return c, a.Close
+	}
+	if _, closes := open("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); !closes {
+		t.Error("who shows no token keeps a place")
+	}
+	with := "GET /v1/tools HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer " + s.tokens["writer"] + "\r\n\r\n"
+	var all []net.Conn
+	for i := range maxHeld {
+		c, closes := open(with)
+		if all = append(all, c); closes {
+			t.Fatalf("connection %d is closed", i+1)
+		}
+	}
+	if _, closes := open(with); !closes {
+		t.Errorf("%d connections of one token stay open", maxHeld+1)
+	}
+	for _, c := range all {
+		_ = c.Close()
+	}
+	for closes := true; closes; { // as soon as front has seen their end
+		if _, closes = open(with); t.Context().Err() != nil {
+			t.Fatal("their places are not given back")
 		}
 	}
 }

@@ -224,7 +224,7 @@ func sameWords(a, b string) bool {
 
 func TestTheAdminEndpointChecksBeforeItAsks(t *testing.T) {
 	s := New(protocol.Config{}, io.Discard)
-	h := s.handler(hosting)
+	h := s.handler(hosting, newPlaces())
 	ask := func(method, path, token, body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
 		if token != "" {
@@ -270,7 +270,7 @@ func TestTheAdminEndpointChecksBeforeItAsks(t *testing.T) {
 	if r := ask("GET", "/admin/agents", "P", ""); r.Code != 429 || r.Header().Get("Retry-After") != "60" {
 		t.Errorf("after guessing: %d %v", r.Code, r.Header())
 	}
-	off := s.handler(protocol.Listener{Teams: []string{"pair"}})
+	off := s.handler(protocol.Listener{Teams: []string{"pair"}}, newPlaces())
 	r := httptest.NewRequestWithContext(t.Context(), "POST", "/admin/agents", nil)
 	r.Header.Set("Authorization", "Bearer P")
 	rec := httptest.NewRecorder()

@@ -21,6 +21,7 @@ import (
 	"bulkhead/internal/front/protocol"
 	"bulkhead/internal/hub"
 	"bulkhead/internal/identity/token"
+	"bulkhead/internal/plain"
 	"bulkhead/internal/record"
 	"bulkhead/internal/tool/toolname"
 )
@@ -102,8 +103,9 @@ func (s *Server) Serve(ctx context.Context, operator *net.UnixListener, listener
 }
 
 func (s *Server) server(l protocol.Listener) (*http.Server, error) {
+	held := newPlaces()
 	out := &http.Server{
-		Handler: s.handler(l), MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout,
+		Handler: s.handler(l, held), ConnContext: held.remember, ConnState: held.changed, MaxHeaderBytes: maxHeader, ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout,
 		WriteTimeout: requestTimeout + time.Minute, IdleTimeout: idleTimeout, ErrorLog: stdlog.New(io.Discard, "", 0),
 		Protocols: new(http.Protocols),
 	}
@@ -127,7 +129,7 @@ func (s *Server) trust(_ context.Context, body json.RawMessage) (any, error) {
 	return struct{}{}, s.tokens.Refresh(t)
 }
 
-func (s *Server) handler(l protocol.Listener) http.Handler {
+func (s *Server) handler(l protocol.Listener, held *places) http.Handler {
 	admin := newAdmin(s, l)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodGet && r.URL.Path == "/health" {
@@ -138,13 +140,14 @@ func (s *Server) handler(l protocol.Listener) http.Handler {
 			admin.serve(w, r)
 			return
 		}
-		s.pass(w, r, l)
+		s.pass(w, r, l, held)
 	})
 }
 
 // serveHealth says that front serves, with what clients of such an interface look
 // for: tools counts all that there are, since no agent has asked.
 func serveHealth(w http.ResponseWriter) {
+	w.Header().Set("Connection", "close") // who shows no token keeps no place
 	n := 0
 	for _, g := range toolname.Groups() {
 		n += len(toolname.Of(g))
@@ -157,7 +160,7 @@ func serveHealth(w http.ResponseWriter) {
 }
 
 // pass checks the token and passes the request on.
-func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listener) {
+func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listener, held *places) {
 	what := r.Method + " " + clip(r.URL.Path)
 	if reason := unfit(r); reason != nil {
 		reason.What = what
@@ -176,6 +179,9 @@ func (s *Server) pass(w http.ResponseWriter, r *http.Request, l protocol.Listene
 		reason.What = what
 		s.refuse(w, "", "", reason)
 		return
+	}
+	if !held.take(r, c.Team+"/"+c.ID) {
+		w.Header().Set("Connection", "close")
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), requestTimeout)
 	defer cancel()
@@ -214,6 +220,8 @@ func unfit(r *http.Request) *deny.Reason {
 		why = "the target is not a path"
 	case r.URL.User != nil:
 		why = "the target holds credentials"
+	case plain.Foreign(r): // it is not passed on, so that the gateway cannot look
+		return &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolUnsafe, Why: "a page of another site asks", Mend: "send no Origin, or one of a loopback address"}
 	case len(r.Trailer) > 0:
 		why = "front passes on no trailers"
 	case r.ContentLength > maxBody:

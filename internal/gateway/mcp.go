@@ -11,8 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
-	"net/url"
 	"strings"
 	"time"
 
@@ -22,9 +20,9 @@ import (
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
+	"bulkhead/internal/plain"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/toolname"
-	"bulkhead/internal/wire"
 )
 
 // Bounds of MCP.
@@ -125,27 +123,9 @@ type older struct {
 	Input json.RawMessage `json:"input"`
 }
 
-// foreign says whether a page of another site makes the request: browsers tell
-// by Origin, and MCP wants it checked (2025-11-25, transports, security warning).
-func foreign(r *http.Request) bool {
-	origin := r.Header.Get("Origin")
-	if origin == "" {
-		return false
-	}
-	u, err := url.Parse(origin)
-	if err != nil {
-		return true
-	}
-	host := u.Hostname()
-	if ip, err := netip.ParseAddr(host); err == nil {
-		return !ip.IsLoopback()
-	}
-	return host != "localhost" && host != wire.OwnName
-}
-
 // serveMCP answers /mcp.
 func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
-	if foreign(r) {
+	if plain.Foreign(r) {
 		messages.Refuse(w, tool.Refuse(deny.ToolUnsafe, r.Method+" /mcp", "a page of another site asks", "send no Origin, or one of this agent's own loopback"))
 		return
 	}
