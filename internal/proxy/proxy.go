@@ -352,7 +352,7 @@ func (p *Proxy) reasonFor(t target, err error) *deny.Reason {
 	}
 	return &deny.Reason{
 		Layer: deny.LayerEgress, Code: deny.Unreachable, What: t.String(),
-		Why: "it is allowed, but the exchange failed: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
+		Why: "it is allowed, but the exchange failed: " + deny.Unquoted(err.Error()), Mend: "check that the service runs and can be reached from this host",
 	}
 }
 
@@ -360,8 +360,7 @@ func (p *Proxy) recordFailure(t target, err error) { p.recordReason(t.String(), 
 
 func (p *Proxy) recordReason(what string, r *deny.Reason) {
 	v := record.Denied
-	switch r.Code {
-	case deny.Unreachable, deny.NameUnresolved, deny.PinFailed, deny.UpstreamRefused:
+	if r.Code.Failure() {
 		v = record.Failed
 	}
 	p.cfg.Record(what, v, r)

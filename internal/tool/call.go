@@ -82,7 +82,7 @@ func (c *Call) record(v record.Verdict, r *deny.Reason) record.Record {
 	return record.Record{
 		SchemaVersion: record.SchemaVersion, Time: time.Now().UTC(), Team: c.Caller.Team, Agent: c.Caller.Agent,
 		Kind: record.Tool, Verdict: v, Target: c.Tool.Name, Token: c.Caller.Token, Input: c.shown,
-		Micros: time.Since(c.start).Microseconds(), Reason: r, Detail: c.by,
+		Micros: time.Since(c.start).Microseconds(), Reason: r.ForRecord(), Detail: c.by,
 	}
 }
 
