@@ -43,13 +43,12 @@ func encode(r record.Record) line {
 // Write implements tool.Journal.
 func (s *Store) Write(ctx context.Context, r record.Record) error {
 	l := encode(r)
-	switch r.Verdict {
-	case record.Denied:
+	switch {
+	case r.Reason != nil || r.Verdict == record.Denied: // also what failed for a reason: the agent may call again at once
 		l.rank = counted
 		k := kindOf(&r)
 		l.denial = &k
-	case record.Started:
-	case record.Allowed, record.Failed:
+	case r.Verdict == record.Allowed, r.Verdict == record.Failed:
 		l.rank = ending
 	}
 	return s.do(ctx, &op{record: &l})

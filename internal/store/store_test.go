@@ -298,6 +298,22 @@ func TestDenialsThatRepeatBecomeOneRecord(t *testing.T) {
 	}
 }
 
+// What fails for a reason costs the agent as little as a denial, and leaves the reserve
+// to the outcomes of calls that have begun.
+func TestFailuresThatRepeatBecomeOneRecord(t *testing.T) {
+	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Audited: true})
+	away := call(record.Failed, "mem_set")
+	away.Reason = &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolUnavailable}
+	for range 3 * foldAfter {
+		if err := s.Write(t.Context(), away); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(spooled(t, s)); n != foldAfter {
+		t.Errorf("%d records", n)
+	}
+}
+
 func TestOneLongRecordLeavesTheOthers(t *testing.T) {
 	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Spool: 256 << 10})
 	for i := range 20 {
