@@ -27,6 +27,8 @@
 //	          line; their numbers go from first to last
 //	counted   records that found no room in the spool, or were many that are
 //	          alike, by what they were about
+//	list      name: whose the numbers of records are. It is made with the file,
+//	          so that those of another file are not taken for these
 //	meta      spooled: the last number that was taken off the spool;
 //	          used: bytes that count towards the quota
 //

@@ -228,6 +228,17 @@ type Spool struct{ s *Store }
 // Spool gives the records that nobody has taken yet.
 func (s *Store) Spool() Spool { return Spool{s} }
 
+// List gives the name of the list that the numbers count. Another file's is another.
+func (p Spool) List(ctx context.Context) (name string, err error) {
+	err = p.s.View(ctx, func(t *Tx) error {
+		return t.Query("SELECT name FROM list", func(row []sqlite.Value) error {
+			name = sqlite.Text(row[0])
+			return nil
+		})
+	})
+	return name, err
+}
+
 // Next gives at most max of the records after a number, oldest first, and waits
 // for one when there is none. It is called again with the number of the last
 // that was taken; 0 begins with the oldest there is.
