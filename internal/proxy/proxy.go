@@ -294,6 +294,10 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
+	if i := strings.LastIndexByte(r.RequestURI, '@'); i >= 0 { // not on record: it may be a password
+		p.refuse(w, badRequest("CONNECT "+r.RequestURI[i+1:], "a proxy takes CONNECT host:port without a user"))
+		return
+	}
 	host, port, err := split(r.RequestURI, "")
 	if err != nil {
 		p.refuse(w, badRequest("CONNECT "+r.RequestURI, err.Error()))
