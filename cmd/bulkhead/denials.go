@@ -182,7 +182,13 @@ func refused(r record.Record) bool {
 	if r.Kind == record.Message && r.Verdict == record.Failed && (r.Target == record.Outbox || r.Target == record.Gap) && r.Reason != nil {
 		return true
 	}
-	if r.Verdict != record.Denied || r.Reason == nil {
+	if r.Reason == nil {
+		return false
+	}
+	if r.Verdict == record.Failed && r.Kind == record.Tool {
+		return r.Reason.Layer == deny.LayerTools // of what failed outside, the egress record tells
+	}
+	if r.Verdict != record.Denied {
 		return false
 	}
 	switch r.Kind {

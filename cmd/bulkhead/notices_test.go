@@ -63,3 +63,16 @@ func TestALostMessageIsADenialAndAnUnreachedAdapterIsNone(t *testing.T) {
 		t.Error("a message that waits is said to be refused")
 	}
 }
+
+func TestAToolThatFailsIsADenialUnlessItsEgressTells(t *testing.T) {
+	r := record.Record{Kind: record.Tool, Verdict: record.Failed, Reason: &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolUnavailable}}
+	if !refused(r) {
+		t.Error("what could not be written down is left out")
+	}
+	if r.Reason = (&deny.Reason{Layer: deny.LayerEgress, Code: deny.Unreachable}); refused(r) {
+		t.Error("what was allowed and did not answer is said to be refused")
+	}
+	if r.Reason = nil; refused(r) {
+		t.Error("a fault of ours is said to be refused")
+	}
+}

@@ -25,8 +25,8 @@
 // log that is shorter than what root has witnessed) is corruption: audit does
 // not start, since to go on would make what happened unprovable.
 //
-// A gateway's list has a name of its own, made when its folder is, and numbers
-// that grow. Each number is taken once, however often it is sent.
+// A gateway's list has a name of its own, made with the file that it lies in
+// (system.db), and numbers that grow. Each number is taken once, however often it is sent.
 //
 // # What it promises, and to whom
 //

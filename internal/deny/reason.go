@@ -12,6 +12,7 @@ package deny
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"strings"
 )
 
@@ -120,7 +121,35 @@ type Reason struct {
 	Execution string `json:"execution,omitempty"`
 	// State is its state, for the envelope alone; empty: it waits.
 	State string `json:"-"`
+	// Kept is what records hold instead, when Why or Fields quote what was given to
+	// the call: that may be a secret. nil: the reason itself.
+	Kept *Reason `json:"-"`
 }
+
+// ForRecord gives the reason as a record may hold it; nil for nil.
+func (r *Reason) ForRecord() *Reason {
+	if r != nil && r.Kept != nil {
+		return r.Kept
+	}
+	return r
+}
+
+// Failure says whether the code is of something that was allowed and did not work,
+// which records tell from what was refused.
+func (c Code) Failure() bool {
+	switch c { //nolint:exhaustive // all others are refusals
+	case Unreachable, NameUnresolved, PinFailed, UpstreamRefused, ToolTimeout, ToolUnavailable, ToolFailed:
+		return true
+	}
+	return false
+}
+
+// quoted is a text as %q writes it, or one that was cut before its end.
+var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*(?:"|$)`)
+
+// Unquoted takes what an error's text quotes out of it: those of net/http and of
+// net/textproto quote lines of the other end's header, and that may be a secret.
+func Unquoted(text string) string { return quoted.ReplaceAllLiteralString(text, "(left out)") }
 
 // Field is one failing field of a request.
 type Field struct {

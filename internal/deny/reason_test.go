@@ -165,3 +165,21 @@ func FuzzReasonJSON(f *testing.F) {
 		}
 	})
 }
+
+// FuzzUnquoted holds that nothing of a quoted text is left, also when its end was cut.
+func FuzzUnquoted(f *testing.F) {
+	f.Add("Set-Cookie secret", 3)
+	f.Add(`a"b\c`, 0)
+	f.Fuzz(func(t *testing.T, secret string, cut int) {
+		text := fmt.Sprintf("malformed %q", secret)
+		want := "malformed (left out)"
+		if got := Unquoted(text); got != want {
+			t.Errorf("%s: %s", text, got)
+		}
+		if cut = min(max(cut, 0), len(secret)); !strings.HasSuffix(text[:len(text)-1-cut], `\`) && len(text)-1-cut > len(`malformed "`) {
+			if got := Unquoted(text[:len(text)-1-cut]); got != want {
+				t.Errorf("cut: %s: %s", text, got)
+			}
+		}
+	})
+}

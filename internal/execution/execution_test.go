@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -537,6 +538,11 @@ func TestWhatWasApprovedStaysWithinRateTokenAndInput(t *testing.T) {
 	s := b.until(id, Failed)
 	if b.sent.Load() != 0 || s.Steps[0].Error == nil || s.Steps[0].Error.StatusCode != 401 {
 		t.Errorf("it is done with a token that was revoked: %+v", s)
+	}
+	if !slices.ContainsFunc(b.records(), func(r record.Record) bool {
+		return r.Kind == record.Tool && r.Target == "notify_send" && r.Verdict == record.Denied && r.Reason != nil && r.Reason.Code == deny.BadToken
+	}) {
+		t.Error("it is on no record")
 	}
 	b.still.Store(nil)
 	if _, r := b.try("another", "execution_inspect", `{"executionId":"`+id+`"}`); r == nil || r.Code != deny.ToolMissing {

@@ -74,14 +74,14 @@ func (e *Executions) next(id string) error {
 		if e.cfg.Unknown != nil && errors.Is(err, e.cfg.Unknown) {
 			return later(again)
 		}
-		return e.over(x, s.n, false, nil, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
+		return e.denied(x, s, tool.Refuse(deny.BadToken, s.tool, "the token of who asked is not good any more: "+err.Error(), "ask again with another token"))
 	}
 	calls := e.cfg.Calls()
 	if calls == nil {
 		return errStopped
 	}
 	if reason := unchanged(calls, s, input); reason != nil {
-		return e.over(x, s.n, false, nil, reason)
+		return e.denied(x, s, reason)
 	}
 	a, reason := calls.Admit(e.ctx, x.who, s.tool)
 	if reason != nil {
@@ -111,6 +111,17 @@ func (e *Executions) next(id string) error {
 		}
 	}
 	return e.over(x, s.n, a.Touched(), answer, reason)
+}
+
+// denied ends a step that no dispatcher has seen, and so is on no record yet.
+func (e *Executions) denied(x *execution, s *step, r *deny.Reason) error {
+	if err := e.cfg.Store.Write(context.WithoutCancel(e.ctx), record.Record{
+		SchemaVersion: record.SchemaVersion, Time: time.Now().UTC(), Team: x.who.Team, Agent: e.cfg.Agent, Kind: record.Tool, Verdict: record.Denied,
+		Target: s.tool, Token: x.who.Token, Detail: x.name(s), Reason: r.ForRecord(),
+	}); err != nil {
+		return later(again)
+	}
+	return e.over(x, s.n, false, nil, r)
 }
 
 // unchanged says whether the input means to the tool what it meant when it was asked

@@ -24,7 +24,7 @@ func (b *toolbox) audit(st *store.Store) (end func() error) {
 	}
 	work.Go(func() {
 		if err := sender.Run(ctx, sender.Config{
-			Socket: cfg.Audit.Socket, Token: cfg.Audit.Token, Data: cfg.Data, Spool: spool{st.Spool()}, Trouble: trouble,
+			Socket: cfg.Audit.Socket, Token: cfg.Audit.Token, Spool: spool{st.Spool()}, Trouble: trouble,
 		}); err != nil {
 			trouble(err)
 		}

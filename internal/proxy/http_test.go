@@ -140,6 +140,17 @@ func TestRequestsThatCouldMeanTwoThings(t *testing.T) {
 	}
 }
 
+// The reason that is answered is the one on record.
+func TestAPasswordInATargetIsInNoReason(t *testing.T) {
+	for _, target := range []string{"CONNECT user:SECRET@api.example.com:80", "CONNECT SECRET@api.example.com:80", "GET http://user:SECRET@api.example.com/", "CONNECT user:SECRET@"} {
+		_, addr := start(t)
+		got := say(t, addr, target+" HTTP/1.1\r\nHost: api.example.com\r\n\r\n", true)
+		if !strings.HasPrefix(got, "HTTP/1.1 400") || strings.Contains(got, "SECRET") {
+			t.Errorf("%s: %s", target, got)
+		}
+	}
+}
+
 func FuzzAbsoluteForm(f *testing.F) {
 	f.Add("GET http://api.example.com/x HTTP/1.1\r\nHost: api.example.com\r\n\r\n")
 	f.Add("POST http://api.example.com/ HTTP/1.1\r\nHost: evil.example\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n")

@@ -294,6 +294,10 @@ func (p *Proxy) failed(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 func (p *Proxy) connect(w http.ResponseWriter, r *http.Request) {
+	if i := strings.LastIndexByte(r.RequestURI, '@'); i >= 0 { // not on record: it may be a password
+		p.refuse(w, badRequest("CONNECT "+r.RequestURI[i+1:], "a proxy takes CONNECT host:port without a user"))
+		return
+	}
 	host, port, err := split(r.RequestURI, "")
 	if err != nil {
 		p.refuse(w, badRequest("CONNECT "+r.RequestURI, err.Error()))
@@ -352,7 +356,7 @@ func (p *Proxy) reasonFor(t target, err error) *deny.Reason {
 	}
 	return &deny.Reason{
 		Layer: deny.LayerEgress, Code: deny.Unreachable, What: t.String(),
-		Why: "it is allowed, but the exchange failed: " + err.Error(), Mend: "check that the service runs and can be reached from this host",
+		Why: "it is allowed, but the exchange failed: " + deny.Unquoted(err.Error()), Mend: "check that the service runs and can be reached from this host",
 	}
 }
 
@@ -360,8 +364,7 @@ func (p *Proxy) recordFailure(t target, err error) { p.recordReason(t.String(), 
 
 func (p *Proxy) recordReason(what string, r *deny.Reason) {
 	v := record.Denied
-	switch r.Code {
-	case deny.Unreachable, deny.NameUnresolved, deny.PinFailed, deny.UpstreamRefused:
+	if r.Code.Failure() {
 		v = record.Failed
 	}
 	p.cfg.Record(what, v, r)

@@ -16,6 +16,7 @@ const (
 	cutText   = 1024 // bytes of a text
 	cutFields = 16
 	cutField  = 128 // bytes of a field's name, and of why
+	maxReason = 8 << 10
 )
 
 // Cut gives the record without what may be long, in at most [MaxBytes] of JSON; Detail
@@ -26,14 +27,34 @@ func (r Record) Cut(size int) Record {
 	r.Target, r.Token = clip(r.Target, cutText), clip(r.Token, cutField)
 	r.Team, r.Agent = clip(r.Team, cutField), clip(r.Agent, cutField)
 	if r.Reason != nil {
-		reason := *r.Reason
-		reason.What, reason.Why, reason.Mend = clip(reason.What, cutText), clip(reason.Why, cutText), clip(reason.Mend, cutText)
-		reason.Execution = clip(reason.Execution, cutField)
-		reason.Fields = nil
-		for _, f := range r.Reason.Fields[:min(len(r.Reason.Fields), cutFields)] {
-			reason.Fields = append(reason.Fields, deny.Field{Name: clip(f.Name, cutField), Why: clip(f.Why, cutField)})
-		}
-		r.Reason = &reason
+		r.Reason = short(r.Reason)
+	}
+	return r
+}
+
+func short(r *deny.Reason) *deny.Reason {
+	out := *r
+	out.What, out.Why, out.Mend = clip(r.What, cutText), clip(r.Why, cutText), clip(r.Mend, cutText)
+	out.Execution = clip(r.Execution, cutField)
+	out.Fields = nil
+	for _, f := range r.Fields[:min(len(r.Fields), cutFields)] {
+		out.Fields = append(out.Fields, deny.Field{Name: clip(f.Name, cutField), Why: clip(f.Why, cutField)})
+	}
+	return &out
+}
+
+// inLog gives a reason as a line of a log has it: not as long as what was asked for may
+// be, and without what it quotes; nil for nil.
+func inLog(r *deny.Reason) *deny.Reason {
+	if r = r.ForRecord(); r == nil {
+		return nil
+	}
+	size := len(r.What) + len(r.Why) + len(r.Mend)
+	for _, f := range r.Fields {
+		size += len(f.Name) + len(f.Why)
+	}
+	if size > maxReason {
+		return short(r)
 	}
 	return r
 }

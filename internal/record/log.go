@@ -89,7 +89,7 @@ func (l *Log) AddOf(team, agent string, kind Kind, target string, v Verdict, r *
 	}
 	rec := &Record{
 		SchemaVersion: SchemaVersion, Time: l.now().UTC(), Team: team, Agent: agent,
-		Kind: kind, Verdict: v, Target: k.target, Count: 1, Reason: r,
+		Kind: kind, Verdict: v, Target: k.target, Count: 1, Reason: inLog(r),
 	}
 	l.seen[k] = rec
 	l.lines[k.member]++

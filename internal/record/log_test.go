@@ -61,3 +61,20 @@ func TestAFloodFoldsNothingOfAnotherTeamsAgent(t *testing.T) {
 		t.Errorf("team b's agent is folded with team a's: %s", out.String())
 	}
 }
+
+// What was asked for is as long as a request's head, and a runtime asks for endless names.
+func TestALineIsNotAsLongAsWhatWasAskedFor(t *testing.T) {
+	var out bytes.Buffer
+	l := NewLog("t", &out)
+	long := strings.Repeat("x", 60<<10)
+	asked := &deny.Reason{Code: deny.BadTarget, What: "CONNECT " + long, Why: long, Mend: "m", Fields: []deny.Field{{Name: long, Why: long}}}
+	l.Add("writer", Egress, long, Denied, asked)
+	if n := out.Len(); n > 8<<10 || asked.Why != long {
+		t.Errorf("%d bytes", n)
+	}
+	out.Reset()
+	l.Add("writer", Tool, "db_query", Denied, &deny.Reason{Code: deny.ToolInvalid, Why: "SECRET", Kept: &deny.Reason{Code: deny.ToolInvalid, Why: "left out"}})
+	if strings.Contains(out.String(), "SECRET") || !strings.Contains(out.String(), "left out") {
+		t.Error(out.String())
+	}
+}

@@ -58,7 +58,7 @@ type Record struct {
 	Target        string       `json:"target,omitempty"` // "api.example.com:443", a tool, a path
 	Count         uint64       `json:"count,omitempty"`  // how many times, when repeats were folded into one line
 	Detail        string       `json:"detail,omitempty"`
-	Reason        *deny.Reason `json:"reason,omitempty"` // set when denied
+	Reason        *deny.Reason `json:"reason,omitempty"` // set when denied, and when failed for one
 	// Of a tool's call: the token's id, the input without contents and secrets
 	// (their size and a keyed hash instead), and how long it took.
 	Token  string          `json:"token,omitempty"`

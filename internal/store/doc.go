@@ -27,6 +27,8 @@
 //	          line; their numbers go from first to last
 //	counted   records that found no room in the spool, or were many that are
 //	          alike, by what they were about
+//	list      name: whose the numbers of records are. It is made with the file,
+//	          so that those of another file are not taken for these
 //	meta      spooled: the last number that was taken off the spool;
 //	          used: bytes that count towards the quota
 //
@@ -45,8 +47,8 @@
 //
 // # Denials that repeat
 //
-// Of denials with the same tool, code and token 30 in a minute are records, and of all
-// 256 KiB. The others are counted by tool and code, as durably, and become one record
+// Of denials, and failures with a reason, of the same tool, code and token 30 in a minute
+// are records, and of all 256 KiB. The others are counted by tool and code, as durably, and become one record
 // with that count a minute later, two at most.
 //
 // # When the spool is full

@@ -2,6 +2,9 @@ package store
 
 import (
 	"context"
+	"encoding/json"
+	"maps"
+	"slices"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/record"
@@ -43,13 +46,12 @@ func encode(r record.Record) line {
 // Write implements tool.Journal.
 func (s *Store) Write(ctx context.Context, r record.Record) error {
 	l := encode(r)
-	switch r.Verdict {
-	case record.Denied:
+	switch {
+	case r.Reason != nil || r.Verdict == record.Denied: // also what failed for a reason: the agent may call again at once
 		l.rank = counted
 		k := kindOf(&r)
 		l.denial = &k
-	case record.Started:
-	case record.Allowed, record.Failed:
+	case r.Verdict == record.Allowed, r.Verdict == record.Failed:
 		l.rank = ending
 	}
 	return s.do(ctx, &op{record: &l})
@@ -63,7 +65,9 @@ func (s *Store) Note(r record.Record) {
 	s.mu.Lock()
 	if len(s.notes) >= maxNotes {
 		s.mu.Unlock()
-		_ = s.do(context.Background(), &op{record: &l}) // a read has no way to refuse; the log says that the disk fails
+		if s.do(context.Background(), &op{record: &l}) != nil {
+			s.keep([][]byte{l.text}) // a read has no way to refuse; the log says that the disk fails
+		}
 		return
 	}
 	s.notes = append(s.notes, l.text)
@@ -82,9 +86,37 @@ func (s *Store) keep(notes [][]byte) {
 	}
 	s.mu.Lock()
 	s.notes = append(notes, s.notes...)
-	s.notes = s.notes[:min(len(s.notes), 2*maxNotes)]
+	if len(s.notes) > 2*maxNotes {
+		s.notes = append(s.notes[:maxNotes:maxNotes], together(s.notes[maxNotes:])...)
+	}
 	s.mu.Unlock()
 	tell(s.note)
+}
+
+// together makes one note of those about the same tool, with their count: while the disk
+// fails, what was read is known by number.
+func together(notes [][]byte) (out [][]byte) {
+	of := map[string]*record.Record{}
+	for _, text := range notes {
+		var r record.Record
+		if json.Unmarshal(text, &r) != nil {
+			continue // each was encoded here
+		}
+		n := max(r.Count, 1)
+		if one := of[r.Target]; one != nil {
+			n += one.Count
+			if one.Token != r.Token {
+				r.Token = ""
+			}
+		}
+		r.Count, r.Input, r.Micros = n, nil, 0
+		r.Detail = "of calls whose records could not be written for a while"
+		of[r.Target] = &r
+	}
+	for _, target := range slices.Sorted(maps.Keys(of)) {
+		out = append(out, encode(*of[target]).text)
+	}
+	return out
 }
 
 // full is what an effect is told when its record finds no room.

@@ -156,6 +156,9 @@ var schema = [][]string{{
 		record  BLOB NOT NULL, -- the last one of them
 		PRIMARY KEY (target, verdict, code)
 	) STRICT, WITHOUT ROWID`,
+}, {
+	`CREATE TABLE list (name TEXT NOT NULL) STRICT`,
+	`INSERT INTO list SELECT lower(hex(randomblob(16)))`,
 }}
 
 // prepare checks the database and brings it to the newest schema.

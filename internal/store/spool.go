@@ -115,7 +115,8 @@ func (t *Tx) count(text []byte) error {
 	if r.Reason != nil {
 		code = string(r.Reason.Code)
 	}
-	r.Input = nil // of one call, and this stands for many
+	n := max(r.Count, 1)      // a note may stand for several already
+	r.Count, r.Input = 0, nil // of one call, and this stands for many
 	if other, err := t.countedToken(r.Target, string(r.Verdict), code, r.Token); err != nil {
 		return err
 	} else if other {
@@ -126,8 +127,8 @@ func (t *Tx) count(text []byte) error {
 		return err
 	}
 	t.spool.held = true
-	_, err = t.db.Exec("INSERT INTO counted (target, verdict, code, count, record) VALUES (?, ?, ?, 1, ?)"+
-		" ON CONFLICT (target, verdict, code) DO UPDATE SET count = count + 1, record = excluded.record", r.Target, string(r.Verdict), code, text)
+	_, err = t.db.Exec("INSERT INTO counted (target, verdict, code, count, record) VALUES (?, ?, ?, ?, ?)"+
+		" ON CONFLICT (target, verdict, code) DO UPDATE SET count = count + excluded.count, record = excluded.record", r.Target, string(r.Verdict), code, int64(n), text) // #nosec G115 -- counts up from 1
 	return err
 }
 
@@ -227,6 +228,17 @@ type Spool struct{ s *Store }
 
 // Spool gives the records that nobody has taken yet.
 func (s *Store) Spool() Spool { return Spool{s} }
+
+// List gives the name of the list that the numbers count. Another file's is another.
+func (p Spool) List(ctx context.Context) (name string, err error) {
+	err = p.s.View(ctx, func(t *Tx) error {
+		return t.Query("SELECT name FROM list", func(row []sqlite.Value) error {
+			name = sqlite.Text(row[0])
+			return nil
+		})
+	})
+	return name, err
+}
 
 // Next gives at most max of the records after a number, oldest first, and waits
 // for one when there is none. It is called again with the number of the last

@@ -298,6 +298,74 @@ func TestDenialsThatRepeatBecomeOneRecord(t *testing.T) {
 	}
 }
 
+// What fails for a reason costs the agent as little as a denial, and leaves the reserve
+// to the outcomes of calls that have begun.
+func TestFailuresThatRepeatBecomeOneRecord(t *testing.T) {
+	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Audited: true})
+	away := call(record.Failed, "mem_set")
+	away.Reason = &deny.Reason{Layer: deny.LayerTools, Code: deny.ToolUnavailable}
+	for range 3 * foldAfter {
+		if err := s.Write(t.Context(), away); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := len(spooled(t, s)); n != foldAfter {
+		t.Errorf("%d records", n)
+	}
+}
+
+func TestNotesThatWaitForTheDiskAreCounted(t *testing.T) {
+	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db")})
+	s.mu.Lock()
+	s.led = true // nobody writes
+	s.mu.Unlock()
+	const n = 5 * maxNotes
+	for i := range n {
+		r := call(record.Allowed, "mem_get")
+		if i%2 == 1 {
+			r.Target, r.Token = "mem_list", fmt.Sprint(i)
+		}
+		s.keep([][]byte{encode(r).text})
+	}
+	s.mu.Lock()
+	kept := len(s.notes)
+	s.led = false
+	s.mu.Unlock()
+	if kept > 2*maxNotes {
+		t.Errorf("%d are kept", kept)
+	}
+	if err := s.Update(t.Context(), put(1, "x")); err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]uint64{}
+	for _, r := range spooled(t, s) {
+		got[r.Target] += max(r.Count, 1)
+	}
+	if got["mem_get"] != n/2 || got["mem_list"] != n/2 {
+		t.Errorf("%v of %d", got, n)
+	}
+}
+
+func TestANoteOfManyCountsAsMany(t *testing.T) {
+	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Spool: 4096, Audited: true})
+	for !s.w.spool.held { // until it is full
+		s.Note(call(record.Allowed, "mem_list"))
+		s.flush()
+	}
+	r := call(record.Allowed, "mem_get")
+	r.Count = 500
+	s.keep([][]byte{encode(r).text})
+	s.Note(call(record.Allowed, "mem_get"))
+	s.flush()
+	n := int64(0)
+	if err := s.View(t.Context(), func(t *Tx) (err error) {
+		n, err = t.Int("SELECT sum(count) FROM counted WHERE target = 'mem_get'")
+		return err
+	}); err != nil || n != 501 {
+		t.Errorf("%d, %v", n, err)
+	}
+}
+
 func TestOneLongRecordLeavesTheOthers(t *testing.T) {
 	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Spool: 256 << 10})
 	for i := range 20 {

@@ -82,18 +82,19 @@ func (c *Call) record(v record.Verdict, r *deny.Reason) record.Record {
 	return record.Record{
 		SchemaVersion: record.SchemaVersion, Time: time.Now().UTC(), Team: c.Caller.Team, Agent: c.Caller.Agent,
 		Kind: record.Tool, Verdict: v, Target: c.Tool.Name, Token: c.Caller.Token, Input: c.shown,
-		Micros: time.Since(c.start).Microseconds(), Reason: r, Detail: c.by,
+		Micros: time.Since(c.start).Microseconds(), Reason: r.ForRecord(), Detail: c.by,
 	}
 }
 
-// outcome writes the record of a call that has ended, unless the tool took it.
-// A denial and an effect are on disk when it returns.
+// outcome writes the record of a call that has ended, unless the tool took it. What was
+// allowed and did not work is failed, and what was refused denied. A denial and an effect
+// are on disk when it returns.
 func (c *Call) outcome(ctx context.Context, err error) error {
 	v := record.Allowed
 	var reason *deny.Reason
 	if err != nil {
 		v = record.Failed
-		if errors.As(err, &reason) {
+		if errors.As(err, &reason) && !reason.Code.Failure() {
 			v = record.Denied
 		}
 	}

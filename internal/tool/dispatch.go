@@ -244,7 +244,12 @@ func TooLarge(what string, n int64) *deny.Reason {
 
 // bound leaves as many failing fields as are worth reading: a reason is kept in
 // records, and an input of some MiB may have a fault in each of its names.
-func bound(r *deny.Reason) { r.Fields = r.Fields[:min(len(r.Fields), MaxFaults)] }
+func bound(r *deny.Reason) {
+	r.Fields = r.Fields[:min(len(r.Fields), MaxFaults)]
+	if r.Kept != nil {
+		bound(r.Kept)
+	}
+}
 
 // refuse writes a denial down before it is answered.
 func (d *Dispatcher) refuse(ctx context.Context, c *Call, r *deny.Reason) *deny.Reason {

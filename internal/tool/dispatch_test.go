@@ -18,6 +18,7 @@ type book struct {
 	lines  []string
 	broken bool
 	fields int // of the last reason
+	why    string
 }
 
 func (b *book) add(r record.Record) error {
@@ -29,7 +30,7 @@ func (b *book) add(r record.Record) error {
 	code := ""
 	if r.Reason != nil {
 		code = " " + string(r.Reason.Code)
-		b.fields = len(r.Reason.Fields)
+		b.fields, b.why = len(r.Reason.Fields), r.Reason.Why
 	}
 	b.lines = append(b.lines, string(r.Verdict)+" "+r.Target+code)
 	return nil
@@ -106,6 +107,34 @@ func TestEveryCallIsOnRecordAsWhatItWas(t *testing.T) {
 	}
 	if ran != 3 {
 		t.Errorf("tools ran %d times", ran)
+	}
+}
+
+// "failed" is of what was allowed and did not work, "denied" of what was refused.
+func TestWhatWasAllowedAndDidNotWorkIsNotDenied(t *testing.T) {
+	for code, want := range map[deny.Code]string{
+		deny.Unreachable: "failed", deny.NameUnresolved: "failed", deny.PinFailed: "failed", deny.UpstreamRefused: "failed",
+		deny.ToolTimeout: "failed", deny.ToolUnavailable: "failed", deny.ToolFailed: "failed",
+		deny.NotListed: "denied", deny.SpecialRange: "denied", deny.TooMany: "denied", deny.ToolMissing: "denied", deny.ToolQuota: "denied", deny.ToolUnsafe: "denied",
+	} {
+		b := &book{}
+		d := serve(t, b, Tool{Name: "mem_get", Group: Memory, Run: func(context.Context, *Call) (any, error) { return nil, Refuse(code, "w", "y", "m") }})
+		_, reason := d.Call(t.Context(), Caller{Agent: "a"}, "mem_get", []byte(`{}`))
+		if got := strings.Join(b.lines, "; "); reason == nil || got != want+" mem_get "+string(code) {
+			t.Errorf("%s: %s, %v", code, got, reason)
+		}
+	}
+}
+
+func TestARecordHasAReasonWithoutWhatItQuotes(t *testing.T) {
+	b := &book{}
+	r := Refuse(deny.ToolInvalid, "w", "SECRET", "m")
+	r.Kept = Refuse(deny.ToolInvalid, "w", "left out", "m")
+	r.Kept.Fields = make([]deny.Field, 1000)
+	d := serve(t, b, Tool{Name: "mem_get", Group: Memory, Run: func(context.Context, *Call) (any, error) { return nil, r }})
+	_, reason := d.Call(t.Context(), Caller{Agent: "a"}, "mem_get", []byte(`{}`))
+	if reason == nil || reason.Why != "SECRET" || b.why != "left out" || b.fields != MaxFaults {
+		t.Errorf("%v; on record %q with %d fields", reason, b.why, b.fields)
 	}
 }
 

@@ -47,4 +47,7 @@ type Field struct {
 	// Shown says that the value may stand in records. Else its size and a
 	// keyed hash do: contents, SQL and code never leave the agent's own store.
 	Shown bool
+	// Show, when set, gives what records hold of a string instead of its size and
+	// hash: as much of it as is no secret.
+	Show func(string) string
 }

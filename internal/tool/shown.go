@@ -71,7 +71,10 @@ func (s *shower) value(f *Field, v any) any {
 		}
 		return out
 	case string:
-		if f.Shown && len(v) <= maxShownText {
+		if f.Show != nil {
+			v = f.Show(v)
+		}
+		if (f.Shown || f.Show != nil) && len(v) <= maxShownText {
 			return v
 		}
 		return s.hide([]byte(v))

@@ -27,8 +27,8 @@ const (
 
 // Append are records in the order of the gateway's own list.
 type Append struct {
-	// List names that list: it was made with the folder that it lies in, and its
-	// numbers begin anew with another.
+	// List names that list: it was made with the file that it lies in, and numbers
+	// begin anew with another.
 	List    string   `json:"list"`
 	Records []Record `json:"records"`
 }

@@ -7,15 +7,10 @@ package sender
 
 import (
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
-	"path/filepath"
-	"strings"
 	"time"
 
 	"bulkhead/internal/audit/protocol"
@@ -25,6 +20,9 @@ import (
 
 // Spool is the list of records that wait, in the gateway's own store.
 type Spool interface {
+	// List names the list. It is kept with the records: when their store is made anew,
+	// so are numbers and name.
+	List(ctx context.Context) (string, error)
 	// Next waits for records whose numbers are above after, at most max of them,
 	// oldest first.
 	Next(ctx context.Context, after uint64, max int) ([]protocol.Record, error)
@@ -37,7 +35,6 @@ type Spool interface {
 type Config struct {
 	Socket string // of audit, as the gateway sees it
 	Token  string
-	Data   string // the gateway's folder, in which the list's name is kept
 	Spool  Spool
 	// Trouble is told why records wait, at most once for each kind.
 	Trouble func(error)
@@ -45,20 +42,18 @@ type Config struct {
 
 // Bounds.
 const (
-	batch       = 256
-	maxBytes    = 2 << 20 // of one frame's records
-	answerTime  = 30 * time.Second
-	backoff     = 100 * time.Millisecond
-	maxBackoff  = 5 * time.Second
-	listName    = "audit-list"
-	maxListName = 64
+	batch      = 256
+	maxBytes   = 2 << 20 // of one frame's records
+	answerTime = 30 * time.Second
+	backoff    = 100 * time.Millisecond
+	maxBackoff = 5 * time.Second
 )
 
 // Run sends until ctx ends.
 func Run(ctx context.Context, cfg Config) error {
-	list, err := nameOf(cfg.Data)
+	list, err := cfg.Spool.List(ctx)
 	if err != nil {
-		return err
+		return fmt.Errorf("audit: the list's name: %w", err)
 	}
 	wait, told := backoff, ""
 	for ctx.Err() == nil {
@@ -80,39 +75,6 @@ func Run(ctx context.Context, cfg Config) error {
 		wait = min(2*wait, maxBackoff)
 	}
 	return nil //nolint:nilerr // what failed last was told as trouble; ctx ended
-}
-
-// nameOf gives the name of the list, which is made with the folder: after a
-// purge numbers begin anew, under another name.
-func nameOf(data string) (string, error) {
-	path := filepath.Join(data, listName)
-	raw, err := os.ReadFile(path) // #nosec G304 -- our own data
-	if err == nil && len(raw) > 0 && len(raw) <= maxListName {
-		return strings.TrimSpace(string(raw)), nil
-	}
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return "", fmt.Errorf("audit: %w", err)
-	}
-	name := rand.Text()
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600) // #nosec G304 -- our own data
-	if err != nil {
-		return "", fmt.Errorf("audit: %w", err)
-	}
-	_, err = f.WriteString(name)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(path+".new", path)
-	}
-	if err == nil {
-		var d *os.File
-		if d, err = os.Open(data); err == nil { // #nosec G304 -- our own data
-			err = errors.Join(d.Sync(), d.Close())
-		}
-	}
-	if err != nil {
-		return "", fmt.Errorf("audit: %w", err)
-	}
-	return name, nil
 }
 
 // send uses one connection for as long as it works, and says whether something

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"modernc.org/sqlite"
@@ -38,11 +39,15 @@ func (s *Store) refused(ctx context.Context, c *conn, what string, err error) er
 	}
 	switch code {
 	case sqlite3.SQLITE_AUTH:
-		denied := c.denied
-		if denied == "" {
+		denied, quotes := c.denied, c.denied == ""
+		if quotes {
 			denied = msg
 		}
-		return tool.Refuse(deny.ToolUnsafe, what, denied+" is not allowed in an agent's SQL", "use what reads and changes rows of your own tables; db_create_table makes tables")
+		r := tool.Refuse(deny.ToolUnsafe, what, denied+" is not allowed in an agent's SQL", "use what reads and changes rows of your own tables; db_create_table makes tables")
+		if quotes {
+			keep(r, ownWords)
+		}
+		return r
 	case sqlite3.SQLITE_INTERRUPT:
 		return s.interrupted(ctx, c, what)
 	case sqlite3.SQLITE_NOMEM:
@@ -60,14 +65,51 @@ func (s *Store) refused(ctx context.Context, c *conn, what string, err error) er
 		r.RetryAfter = 1
 		return r
 	case sqlite3.SQLITE_RANGE:
-		return invalid(what, "params", "%s", msg)
+		return keep(invalid(what, "params", "%s", msg), ownWords)
 	case sqlite3.SQLITE_ERROR:
 		if strings.HasPrefix(msg, "no such table: ") || strings.HasPrefix(msg, "no such index: ") {
-			return tool.Refuse(deny.ToolMissing, what, msg, "SELECT name FROM sqlite_schema lists the tables; db_create_table makes one")
+			return keep(tool.Refuse(deny.ToolMissing, what, msg, "SELECT name FROM sqlite_schema lists the tables; db_create_table makes one"), ownWords)
 		}
-		return invalid(what, "sql", "%s", msg)
+		return keep(invalid(what, "sql", "%s", msg), ownWords)
 	}
 	return fmt.Errorf("%s: %w", what, err)
+}
+
+// keep has records hold the reason without what form takes out: SQLite's messages quote
+// the statement, and values, whatever was taken for a name there.
+func keep(r *deny.Reason, form func(string) string) *deny.Reason {
+	kept := *r
+	kept.Why, kept.Fields = form(r.Why), slices.Clone(r.Fields)
+	for i := range kept.Fields {
+		kept.Fields[i].Why = form(kept.Fields[i].Why)
+	}
+	r.Kept = &kept
+	return r
+}
+
+// vocabulary are the words of SQLite's messages, and of the reasons around them, that
+// tell a person what was wrong. What is not in it may be the statement's.
+var vocabulary = set(`
+	no such column table index function window module collation sequence near syntax error unrecognized token incomplete input ambiguous name has columns but values
+	were supplied named for wrong number of arguments to misuse aggregate already exists malformed bad path is not allowed in an agent's sql the what this tool takes
+	there with that do have same result left and right term out range on clause between should match any row value misused sub-select returns expected too many
+	variables terms levels nested expression tree depth parser stack overflow integer hex literal big limit only one required before duplicate circular reference
+	cannot use unable requested context parameters prohibited unsupported json must be string real blob maximum exceeded`)
+
+// ownWords gives a message of SQLite's without what it may have from the statement or
+// from a row.
+func ownWords(msg string) string {
+	var out []string
+	for _, word := range strings.Fields(msg) {
+		if !vocabulary[strings.ToLower(strings.TrimRight(word, ":,;-"))] {
+			word = "…"
+			if len(out) > 0 && out[len(out)-1] == word {
+				continue
+			}
+		}
+		out = append(out, word)
+	}
+	return strings.Join(out, " ")
 }
 
 // plain takes the driver's dressing from a message: its name of the code
@@ -121,10 +163,13 @@ func invalid(what, field, format string, args ...any) *deny.Reason {
 }
 
 func (r *refusal) reason(what string) *deny.Reason {
-	if r.unsafe {
-		return tool.Refuse(deny.ToolUnsafe, what, r.why, r.mend)
+	out := tool.Refuse(deny.ToolUnsafe, what, r.why, r.mend)
+	if !r.unsafe {
+		out = invalid(what, "sql", "%s", r.why)
+		out.Mend = r.mend
 	}
-	out := invalid(what, "sql", "%s", r.why)
-	out.Mend = r.mend
+	if strings.Contains(r.why, `"`) {
+		keep(out, deny.Unquoted)
+	}
 	return out
 }

@@ -365,3 +365,51 @@ func fieldsOf(r *deny.Reason) []deny.Field {
 	}
 	return r.Fields
 }
+
+// What stands in a statement, its parameters or a row may be a secret. The agent hears
+// SQLite's message as it is.
+func TestRecordsHoldNoLiteral(t *testing.T) {
+	w := open(t, file(t), roomy, 0)
+	w.call(t, "db_create_table", `{"table":"t","schema":[{"column":"a","type":"text"}]}`)
+	w.sql(t, `INSERT INTO t VALUES (?)`, "SECRET")
+	for sql, want := range map[string]string{
+		`SELECT a FROM t WHERE a = "SECRET one two"`:    "no such column: …",
+		`SELECT a FROM t WHERE a = sk_SECRET`:           "no such column: …",
+		`SELECT a FROM t WHERE a 'SECRET'`:              "near … syntax error",
+		`SELECT a FROM "SECRET"`:                        "no such table: …",
+		`INSERT INTO t("SECRET") VALUES (1)`:            "table … has no column named …",
+		`SELECT json_extract('{}', a) FROM t`:           "bad JSON path: …",
+		`SELECT json_extract('{}', 'SECRET')`:           "bad JSON path: …",
+		`SELECT "SECRET"('SECRET')`:                     "no such function: …",
+		`SELECT a FROM t WHERE a = 'SECRET`:             "at (left out) begins what is no SQL",
+		`SECRET`:                                        "the statement begins with (left out)",
+		`SELECT a FROM t WHERE a = :SECRET`:             "the parameter (left out) has a name",
+		`SELECT a FROM t WHERE a = SECRET::text`:        "",
+		`SELECT a FROM t ORDER BY 7, 'SECRET'`:          "term out of range",
+		`SELECT a FROM t JOIN t AS "SECRET" ON a = 'x'`: "ambiguous column name: …",
+	} {
+		w.j.records = nil
+		_, reason := w.try(t, "db_query", map[string]any{"sql": sql})
+		if reason == nil {
+			t.Errorf("%s is run", sql)
+			continue
+		}
+		text, err := json.Marshal(w.j.records)
+		if err != nil || len(w.j.records) == 0 || strings.Contains(string(text), "SECRET") || !strings.Contains(string(text), want) {
+			t.Errorf("%s: %v\n%s", sql, reason.Fields, text)
+		}
+	}
+}
+
+// FuzzOwnWords holds that nothing is left that SQLite did not say.
+func FuzzOwnWords(f *testing.F) {
+	f.Add("no such column: sk-live-1")
+	f.Add("near \"near\": syntax error")
+	f.Fuzz(func(t *testing.T, msg string) {
+		for _, word := range strings.Fields(ownWords(msg)) {
+			if word != "…" && !vocabulary[strings.ToLower(strings.TrimRight(word, ":,;-"))] {
+				t.Errorf("%q leaves %q", msg, word)
+			}
+		}
+	})
+}

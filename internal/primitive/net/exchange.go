@@ -169,9 +169,7 @@ func (t *Tools) failed(ctx context.Context, c *tool.Call, to string, err error) 
 	verdict := record.Failed
 	switch {
 	case errors.As(err, &reason):
-		switch reason.Code {
-		case deny.Unreachable, deny.NameUnresolved, deny.PinFailed, deny.UpstreamRefused, deny.ToolTimeout, deny.ToolTooLarge:
-		default:
+		if !reason.Code.Failure() && reason.Code != deny.ToolTooLarge { // what came is too large
 			verdict = record.Denied
 		}
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
@@ -180,12 +178,12 @@ func (t *Tools) failed(ctx context.Context, c *tool.Call, to string, err error) 
 		return ctx.Err() // the caller went away
 	case errors.As(err, &untrusted), errors.As(err, &roots):
 		reason = &deny.Reason{
-			Layer: deny.LayerEgress, Code: deny.Unreachable, What: to, Why: "it is allowed, but its certificate is not good for that name: " + err.Error(),
+			Layer: deny.LayerEgress, Code: deny.Unreachable, What: to, Why: "it is allowed, but its certificate is not good for that name: " + deny.Unquoted(err.Error()),
 			Mend: "ask for the name that the certificate has; for a company's own authority, add its certificate to caFiles in bulkhead.yaml",
 		}
 	default:
 		reason = &deny.Reason{
-			Layer: deny.LayerEgress, Code: deny.Unreachable, What: to, Why: "it is allowed, but the exchange failed: " + err.Error(),
+			Layer: deny.LayerEgress, Code: deny.Unreachable, What: to, Why: "it is allowed, but the exchange failed: " + deny.Unquoted(err.Error()),
 			Mend: "check that the service runs and can be reached from this host",
 		}
 	}

@@ -1,6 +1,7 @@
 package net
 
 import (
+	"errors"
 	"net/http"
 	"net/url"
 
@@ -48,7 +49,7 @@ func (t target) follow(location string) (target, error) {
 	}
 	ref, err := url.Parse(location)
 	if err != nil {
-		return target{}, err
+		return target{}, errors.New("it is malformed") // the error has it, or its port: there may be a secret in it
 	}
 	if ref.Scheme != "" || ref.Host != "" || ref.User != nil {
 		if ref.Scheme == "" { // "//host/path"

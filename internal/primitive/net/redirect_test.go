@@ -95,6 +95,19 @@ func TestEachRedirectIsCheckedLikeTheFirst(t *testing.T) {
 	}
 }
 
+func TestAMalformedLocationIsNotOnRecord(t *testing.T) {
+	s := newStage(t)
+	for _, location := range []string{"/x%zz?access_token=SECRET", "/%SE", "//one.example.com:SECRET/", "https://one.example.com:SECRET/", "https://user:SECRET", "?SECRET\\"} {
+		_, reason := answered(t, s.d, "net_http_get", map[string]any{"url": s.to(302, location)})
+		if reason == nil || reason.Code != deny.BadTarget || strings.Contains(reason.Error(), "SE") {
+			t.Errorf("%s: %v", location, reason)
+		}
+	}
+	if text := fmt.Sprint(s.decided.take()) + string(object(t, s.journal.take())); strings.Contains(text, "SECRET") {
+		t.Error(text)
+	}
+}
+
 func TestSecretsStayWithTheirOrigin(t *testing.T) {
 	s := newStage(t)
 	secrets := map[string]string{"authorization": "t", "cookie": "c", "x-api-key": "k", "accept": "a/b", "user-agent": "me"}

@@ -155,7 +155,7 @@ func splitAuthority(authority string, port uint16) (string, uint16, error) {
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 || text[0] == '0' || text[0] == '+' {
-		return "", 0, fmt.Errorf("%s is not a port", strconv.Quote(text))
+		return "", 0, errors.New("what follows its host is not a port") // not what it is: a password, perhaps
 	}
 	return host, uint16(n), nil
 }

@@ -4,7 +4,8 @@
 // A webhook is posted to through the agent's own dialer, as everything that
 // leaves: the manifest's egress decides again, the address that is dialled is
 // the one that was checked. No redirect is followed. What goes there is said in
-// [Notice].
+// [Notice]. Who knows a webhook's path may post to it as well: records, answers and
+// errors have its origin and its place in the manifest alone.
 package notify
 
 import (
@@ -16,6 +17,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,21 +44,21 @@ type Config struct {
 	Log         *record.Log
 	// Dial reaches what the agent's egress lists, and refuses everything else.
 	Dial func(ctx context.Context, host string, port uint16) (net.Conn, error)
-	// Client, when set, posts instead of one made with Dial: for tests.
-	Client *http.Client
+	// Way, when set, posts instead of one made with Dial: for tests.
+	Way http.RoundTripper
 }
 
 // Notify tells people.
 type Notify struct {
-	cfg    Config
-	client *http.Client
+	cfg Config
+	way http.RoundTripper
 }
 
 // New makes it.
 func New(cfg Config) *Notify {
-	n := &Notify{cfg: cfg, client: cfg.Client}
-	if n.client == nil {
-		n.client = &http.Client{Transport: &http.Transport{
+	n := &Notify{cfg: cfg, way: cfg.Way}
+	if n.way == nil {
+		n.way = &http.Transport{
 			DisableKeepAlives: true, TLSHandshakeTimeout: postTime,
 			DialContext: func(ctx context.Context, _, address string) (net.Conn, error) {
 				host, port, err := net.SplitHostPort(address)
@@ -69,9 +71,8 @@ func New(cfg Config) *Notify {
 				}
 				return cfg.Dial(ctx, host, uint16(p)) // #nosec G115 -- 16 bits
 			},
-		}}
+		}
 	}
-	n.client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return n
 }
 
@@ -82,7 +83,7 @@ func (n *Notify) Tools() []tool.Tool {
 		Summary: "Tell a person: the operator of this host, or a webhook that the manifest lists.",
 		Fields: []tool.Field{
 			{Name: "channel", Type: tool.String, Enum: []string{"operator", "webhook"}, Default: "operator", Shown: true, Doc: "Who is told"},
-			{Name: "to", Type: tool.String, Max: 2048, Shown: true, Doc: "With webhook: its URL, as the manifest lists it; needed when it lists several"},
+			{Name: "to", Type: tool.String, Max: 2048, Show: n.shown, Doc: "With webhook: its URL, as the manifest lists it; needed when it lists several"},
 			{Name: "subject", Type: tool.String, Max: maxSubject, Default: "", Doc: "One line"},
 			{Name: "message", Aliases: []string{"text", "body"}, Type: tool.String, Required: true, Min: 1, Max: maxMessage, Doc: "What to say"},
 		},
@@ -113,6 +114,20 @@ func (n *Notify) scope(in tool.Input) (string, *deny.Reason) {
 	return to, nil
 }
 
+// shown is what may be said of a webhook: its origin (RFC 6454, 4), and which of the
+// manifest's it is.
+func (n *Notify) shown(webhook string) string {
+	u, err := url.Parse(webhook)
+	if err != nil || u.Host == "" {
+		return "(no URL)"
+	}
+	origin := u.Scheme + "://" + u.Host
+	if i := slices.Index(n.cfg.Webhooks, webhook); i >= 0 {
+		return fmt.Sprintf("%s (tools.webhooks[%d])", origin, i)
+	}
+	return origin
+}
+
 func (n *Notify) send(ctx context.Context, c *tool.Call) (any, error) {
 	channel := c.In.String("channel")
 	to, reason := n.scope(c.In)
@@ -137,7 +152,7 @@ func (n *Notify) send(ctx context.Context, c *tool.Call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return map[string]any{"channel": channel, "to": to, "sent": true, "status": status}, nil
+	return map[string]any{"channel": channel, "to": n.shown(to), "sent": true, "status": status}, nil
 }
 
 func (n *Notify) post(ctx context.Context, to string, notice Notice) (int, error) {
@@ -149,11 +164,12 @@ func (n *Notify) post(ctx context.Context, to string, notice Notice) (int, error
 	defer cancel()
 	q, err := http.NewRequestWithContext(ctx, http.MethodPost, to, bytes.NewReader(body))
 	if err != nil {
-		return 0, err
+		return 0, errors.New("notify: the webhook's URL is malformed") // the error has the URL
 	}
 	q.Header.Set("Content-Type", "application/json")
 	q.Header.Set("User-Agent", "bulkhead")
-	a, err := n.client.Do(q)
+	// Not by a Client: its errors have the URL, or a Location.
+	a, err := n.way.RoundTrip(q)
 	if err != nil {
 		// A *deny.Reason of the egress in its chain is given as it is.
 		return 0, fmt.Errorf("webhook: %w", asUnavailable(ctx, err))
@@ -174,7 +190,7 @@ func asUnavailable(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return tool.Refuse(deny.ToolTimeout, "notify_send", "the webhook did not answer in time", "try again later")
 	}
-	return tool.Refuse(deny.ToolUnavailable, "notify_send", "the webhook cannot be reached: "+err.Error(), "try again later")
+	return tool.Refuse(deny.ToolUnavailable, "notify_send", "the webhook cannot be reached: "+deny.Unquoted(err.Error()), "try again later")
 }
 
 // plain makes one line of what an agent wrote, without what would act on a

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -67,7 +68,7 @@ func TestAWebhookIsPostedToThroughTheDialerAndNoRedirectIsFollowed(t *testing.T)
 	}
 	client.Transport.(*http.Transport).TLSClientConfig.ServerName = "example.com" // what httptest's certificate is for
 	client.Transport.(*http.Transport).DisableKeepAlives = true
-	n := New(Config{Team: "t", Agent: "a", Webhooks: []string{listed}, Log: record.NewLog("t", io.Discard), Client: client})
+	n := New(Config{Team: "t", Agent: "a", Webhooks: []string{listed}, Log: record.NewLog("t", io.Discard), Way: client.Transport})
 	c := tooltest.New(t, tooltest.Store(t, nil), n.Tools()...)
 	c.Do("notify_send", `{"channel":"webhook","message":"hello","subject":"s"}`)
 	if got.Message != "hello" || got.Agent != "a" || got.Team != "t" || got.Subject != "s" || len(dialled) != 1 || dialled[0] != "hooks.example.com:443" {
@@ -81,6 +82,48 @@ func TestAWebhookIsPostedToThroughTheDialerAndNoRedirectIsFollowed(t *testing.T)
 	refuse = true
 	c.Denied(deny.NotListed, "notify_send", `{"channel":"webhook","message":"hello"}`)
 	c.Denied(deny.ToolNotAllowed, "notify_send", `{"channel":"webhook","message":"hello","to":"`+listed+`?x"}`)
+}
+
+type wayOf func(*http.Request) (*http.Response, error)
+
+func (w wayOf) RoundTrip(q *http.Request) (*http.Response, error) { return w(q) }
+
+// Who has the URL of a webhook can post to it.
+func TestAWebhooksPathIsNowhereButInItsRequest(t *testing.T) {
+	const listed, other = "https://hooks.example.com/services/SECRET?key=SECRET", "https://hooks.example.com/services/OTHER-SECRET"
+	var fail error
+	way := wayOf(func(q *http.Request) (*http.Response, error) {
+		if fail != nil {
+			return nil, fail
+		}
+		return &http.Response{StatusCode: http.StatusFound, Header: http.Header{"Location": {"https://x/%zz?SECRET"}}, Body: http.NoBody, Request: q}, nil
+	})
+	var log bytes.Buffer
+	s := tooltest.Store(t, nil)
+	c := tooltest.New(t, s, New(Config{Team: "t", Agent: "a", Webhooks: []string{listed, other}, Log: record.NewLog("t", &log), Way: way}).Tools()...)
+	var said []string
+	try := func(to string) {
+		out, reason := c.Try("notify_send", map[string]any{"channel": "webhook", "message": "m", "to": to})
+		said = append(said, out)
+		if reason != nil {
+			said = append(said, reason.Error())
+		}
+	}
+	try(other)
+	try("https://user:SECRET@hooks.example.com/SECRET")
+	fail = errors.New(`malformed HTTP response "SECRET"`)
+	try(listed)
+	all, err := s.Spool().Next(t.Context(), 0, 100)
+	if err != nil || len(all) < 5 {
+		t.Fatalf("%d records, %v", len(all), err)
+	}
+	for _, one := range all {
+		said = append(said, string(one.Record))
+	}
+	text := strings.Join(append(said, log.String()), "\n")
+	if strings.Contains(text, "SECRET") || !strings.Contains(text, "https://hooks.example.com (tools.webhooks[1])") {
+		t.Errorf("%s", text)
+	}
 }
 
 // A grant is for who was told, and not for whoever is listed.

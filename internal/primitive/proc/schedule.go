@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"bulkhead/internal/deny"
+	"bulkhead/internal/record"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/toolname"
 )
@@ -107,7 +108,7 @@ func (s *schedule) due(ctx context.Context) (time.Duration, error) {
 			continue
 		case err != nil:
 			s.cfg.Log.WarnContext(ctx, "a task is over with its owner's token", "task", t.ID, "tool", t.Tool, "token", t.Owner.Token, "why", err)
-			if err := s.cfg.Tasks.Delete(ctx, t.ID, nil); err != nil {
+			if err := s.cfg.Tasks.Delete(ctx, t.ID, t.over(now, err)); err != nil {
 				return 0, err
 			}
 			continue
@@ -127,6 +128,16 @@ func (s *schedule) due(ctx context.Context) (time.Duration, error) {
 		s.working.Go(func() { s.call(ctx, t) })
 	}
 	return max(wait, 0), nil
+}
+
+// over is the record that the task is not called any more, since its owner's token is not
+// good.
+func (t Task) over(now time.Time, why error) *record.Record {
+	return &record.Record{
+		SchemaVersion: record.SchemaVersion, Time: now.UTC(), Team: t.Owner.Team, Agent: t.Owner.Agent, Kind: record.Tool, Verdict: record.Denied,
+		Target: t.Tool, Token: t.Owner.Token, Detail: "task " + t.ID + " is over",
+		Reason: tool.Refuse(deny.BadToken, t.Tool, "the token of the task's owner is not good any more: "+why.Error(), "make the task again with another token"),
+	}
 }
 
 // times gives the latest time of the task that has come and was not used, zero

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -252,6 +253,12 @@ func TestATaskEndsWithItsOwnersToken(t *testing.T) {
 		out, reason := s.schedule(tool.Caller{Team: "pair", Agent: "writer"}, map[string]any{"action": "list"})
 		if reason != nil || len(out["tasks"].([]any)) != 0 {
 			t.Errorf("a task outlives its token: %v, %v", out, reason)
+		}
+		all, _, err := s.store.Spool().Recent(t.Context(), time.Time{}, 100)
+		if err != nil || !slices.ContainsFunc(all, func(r record.Record) bool {
+			return r.Verdict == record.Denied && r.Target == "mem_get" && r.Token == owner.Token && r.Reason != nil && r.Reason.Code == deny.BadToken && strings.Contains(r.Detail, " is over")
+		}) {
+			t.Errorf("its end is not on record: %+v, %v", all, err)
 		}
 		if _, reason := s.schedule(owner, every); reason != nil {
 			t.Fatal(reason)
