@@ -35,7 +35,7 @@ func gatewayForged(t *trial) error {
 		}
 	}
 	for what, token := range given {
-		err := askGatewayWith(t, token, "GET", "/v1/channels", "")
+		err := askGatewayWith(t, token, "GET", "/v1/tools", "")
 		if err != nil && !errors.As(err, new(refused)) {
 			return err
 		}

@@ -101,7 +101,7 @@ func TestTokensLetInThroughFront(t *testing.T) {
 		}
 		worker.Token = strings.TrimSpace(string(raw))
 		took := func(token string) bool {
-			status, body := asks(t, "/v1/channels", token)
+			status, body := asks(t, "/v1/tools", token)
 			if status != 200 && status != 401 && status != 503 {
 				t.Errorf("front answers %d %s", status, body)
 			}
@@ -112,13 +112,13 @@ func TestTokensLetInThroughFront(t *testing.T) {
 		for name, token := range map[string]string{
 			"none": "", "not one": "x.y.z", "a changed one": lead.Token[:len(lead.Token)-20] + strings.Repeat("A", 20), "the other's signature": lead.Token[:strings.LastIndexByte(lead.Token, '.')] + worker.Token[strings.LastIndexByte(worker.Token, '.'):],
 		} {
-			if status, body := asks(t, "/v1/channels", token); status != 401 || !strings.Contains(body, "identity.bad_token") {
+			if status, body := asks(t, "/v1/tools", token); status != 401 || !strings.Contains(body, "identity.bad_token") {
 				t.Errorf("token %s: %d %s", name, status, body)
 			}
 		}
 		// Inside, HS256 counts for nothing: whoever checks it could make it.
 		inside := func(token string) string {
-			return c.Run(t, "exec", "worker", "--", "sh", "-c", "wget -q -O - --header 'Authorization: Bearer "+token+"' http://bulkhead.internal/v1/channels 2>&1 || true")
+			return c.Run(t, "exec", "worker", "--", "sh", "-c", "wget -q -O - --header 'Authorization: Bearer "+token+"' http://bulkhead.internal/v1/tools 2>&1 || true")
 		}
 		if out := inside(worker.Token); !strings.Contains(out, "401") {
 			t.Errorf("the gateway takes HS256 from inside: %s", out)

@@ -93,7 +93,7 @@ func speaksTLS(t *testing.T, c stage.CLI, plain, token string) {
 	}
 	ask := func(scheme, token string, cfg *tls.Config) (int, string) {
 		t.Helper()
-		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+"://127.0.0.1:8484/v1/channels", nil)
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodGet, scheme+"://127.0.0.1:8484/v1/tools", nil)
 		if err != nil {
 			t.Fatal(err)
 		}
