@@ -140,6 +140,12 @@ func openCode(ctx context.Context, m *means) (group, error) {
 	p := proc.New(proc.Config{
 		Output: int(output),
 		Socket: m.cfg.CodeSocket, Tasks: tasks, Call: m.call, Good: m.still,
+		Check: func(name string, input []byte, who tool.Caller) *deny.Reason {
+			if calls := m.calls(); calls != nil {
+				return calls.Check(name, input, who)
+			}
+			return nil // seen when its time comes
+		},
 		Log: slog.New(slog.NewTextHandler(os.Stderr, nil)),
 	})
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))

@@ -82,6 +82,22 @@ func (d *Dispatcher) Tools() []*Tool {
 	return slices.DeleteFunc(d.cfg.Table.All(), func(t *Tool) bool { return !d.allowed(t) })
 }
 
+// Check says why a call could not be done that is to be done later: what the tool, the
+// manifest and the input alone say. Nothing is counted or recorded.
+func (d *Dispatcher) Check(name string, input []byte, who Caller) *deny.Reason {
+	t := d.Find(name)
+	switch group := toolname.GroupOf(name); {
+	case t == nil && group == "":
+		return Refuse(deny.ToolUnknown, clip(name), "there is no such tool", "GET /v1/tools, tools/list or `bulkhead tool list` shows which there are")
+	case t == nil:
+		return notAllowed(&Tool{Name: name, Group: group}, who.Agent)
+	case t.Run == nil || !d.allowed(t):
+		return notAllowed(t, who.Agent)
+	}
+	_, reason := t.Parse(input)
+	return reason
+}
+
 func (d *Dispatcher) allowed(t *Tool) bool {
 	return slices.Contains(d.cfg.Allowed, t.Name) || slices.Contains(d.cfg.Allowed, string(t.Group))
 }

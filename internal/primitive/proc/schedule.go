@@ -255,6 +255,23 @@ func (s *schedule) create(ctx context.Context, c *tool.Call) (any, error) {
 	if toolname.GroupOf(t.Tool) == tool.Executions {
 		faults = append(faults, deny.Field{Name: "tool", Why: "a task does one call; an execution that makes a task could make them without end"})
 	}
+	if len(faults) == 0 && s.cfg.Check != nil {
+		input := []byte(t.Input)
+		if len(input) == 0 {
+			input = []byte("{}")
+		}
+		switch r := s.cfg.Check(t.Tool, input, c.Caller); {
+		case r == nil:
+		case r.Code == deny.ToolUnknown:
+			faults = append(faults, deny.Field{Name: "tool", Why: r.Why})
+		case len(r.Fields) == 0:
+			return nil, r
+		default:
+			for _, f := range r.Fields {
+				faults = append(faults, deny.Field{Name: "input." + f.Name, Why: f.Why})
+			}
+		}
+	}
 	if len(faults) > 0 {
 		r := tool.Refuse(deny.ToolInvalid, c.What(), "the input is not what this tool takes", "mend the fields that are named")
 		r.Fields = faults

@@ -64,6 +64,7 @@ func newStage(t *testing.T, path string, good func(tool.Caller) error) *stage {
 		Call: func(ctx context.Context, who tool.Caller, name string, in []byte) (json.RawMessage, *deny.Reason) {
 			return s.d.Call(ctx, who, name, in)
 		},
+		Check: func(name string, in []byte, who tool.Caller) *deny.Reason { return s.d.Check(name, in, who) },
 	})
 	table, err := tool.NewTable(append(s.tools.List(), tool.Tool{
 		Name: "mem_get", Group: tool.Memory, Fields: []tool.Field{{Name: "n", Type: tool.Integer, Required: true}},
@@ -356,7 +357,7 @@ func TestAScheduleIsBoundedAndItsOwners(t *testing.T) {
 		}
 		id = out["taskId"].(string)
 	}
-	if _, reason := s.schedule(owner, map[string]any{"expression": "@daily", "tool": "mem_get"}); reason == nil || reason.Code != deny.ToolQuota {
+	if _, reason := s.schedule(owner, map[string]any{"expression": "@daily", "tool": "mem_get", "input": map[string]int{"n": 1}}); reason == nil || reason.Code != deny.ToolQuota {
 		t.Error(reason)
 	}
 	for who, want := range map[*tool.Caller]int{&owner: 32, &other: 0, &self: 32} {
@@ -407,4 +408,30 @@ func FuzzTaskFile(f *testing.F) {
 			t.Fatalf("%d tasks became %d: %v", len(before), len(after), err)
 		}
 	})
+}
+
+// What could not be done when its time comes is refused before.
+func TestATaskIsCheckedWhenItIsMade(t *testing.T) {
+	s := newStage(t, filepath.Join(t.TempDir(), "system.db"), nil)
+	for input, want := range map[string]string{
+		`"tool":"mem_gett","input":{"n":1}`:        "tools.invalid tool: there is no such tool",
+		`"tool":"mem_get"`:                         "tools.invalid input.n: it is missing",
+		`"tool":"mem_get","input":{"n":"x","m":1}`: "tools.invalid input.m: there is no such field; input.n: an integer is wanted",
+		`"tool":"fs_write","input":{}`:             "tools.not_allowed ",
+		`"tool":"mem_get","input":{"n":1}`:         "",
+	} {
+		_, r := s.d.Call(t.Context(), tool.Caller{Agent: "a"}, "proc_schedule", []byte(`{"expression":"* * * * *",`+input+`}`))
+		got := ""
+		if r != nil {
+			var all []string
+			for _, f := range r.Fields {
+				all = append(all, f.Name+": "+f.Why)
+			}
+			slices.Sort(all)
+			got = string(r.Code) + " " + strings.Join(all, "; ")
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q", input, got, want)
+		}
+	}
 }

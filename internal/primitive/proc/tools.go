@@ -41,6 +41,9 @@ type Config struct {
 	// Call calls a tool as somebody, by the gateway's own table
 	// (tool.Dispatcher.Call), for what is scheduled.
 	Call Caller
+	// Check says why such a call could not be done, before it is scheduled
+	// (tool.Dispatcher.Check). Nil: it is seen when its time comes.
+	Check func(name string, input []byte, who tool.Caller) *deny.Reason
 	// Good says whether who scheduled a task may still call tools: the token is
 	// not over or revoked. An error that wraps [ErrNotKnown] says that this cannot
 	// be told now; with any other the task is over. Nil: who holds no token is the
