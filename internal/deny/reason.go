@@ -12,7 +12,6 @@ package deny
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"strings"
 )
 
@@ -144,12 +143,28 @@ func (c Code) Failure() bool {
 	return false
 }
 
-// quoted is a text as %q writes it, or one that was cut before its end.
-var quoted = regexp.MustCompile(`"(?:[^"\\]|\\.)*(?:"|$)`)
-
-// Unquoted takes what an error's text quotes out of it: those of net/http and of
-// net/textproto quote lines of the other end's header, and that may be a secret.
-func Unquoted(text string) string { return quoted.ReplaceAllLiteralString(text, "(left out)") }
+// Unquoted takes what an error's text quotes, as %q does, out of it, also when the end was
+// cut: the errors of net/http and net/textproto quote lines of the other end's header, and
+// that may be a secret.
+func Unquoted(text string) string {
+	var out strings.Builder
+	for {
+		before, rest, ok := strings.Cut(text, `"`)
+		out.WriteString(before)
+		if !ok {
+			return out.String()
+		}
+		out.WriteString("(left out)")
+		end := 0
+		for end < len(rest) && rest[end] != '"' {
+			if rest[end] == '\\' {
+				end++
+			}
+			end++
+		}
+		text = rest[min(end+1, len(rest)):]
+	}
+}
 
 // Field is one failing field of a request.
 type Field struct {

@@ -135,7 +135,7 @@ func (s *Server) authenticated(next http.Handler) http.Handler {
 			}
 		}
 		reason.What = r.Method + " " + r.URL.Path
-		s.log.Add(s.cfg.Agent, record.Message, "gateway.sock", record.Denied, reason)
+		s.tools.refused(r.Context(), s.agent(), record.Message, "gateway.sock", reason)
 		w.Header().Set("WWW-Authenticate", `Bearer realm="bulkhead"`)
 		messages.Refuse(w, reason)
 	})

@@ -21,6 +21,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/plain"
+	"bulkhead/internal/record"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/toolname"
 )
@@ -125,8 +126,11 @@ type older struct {
 
 // serveMCP answers /mcp.
 func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
+	who := caller(r.Context())
 	if plain.Foreign(r) {
-		messages.Refuse(w, tool.Refuse(deny.ToolUnsafe, r.Method+" /mcp", "a page of another site asks", "send no Origin, or one of this agent's own loopback"))
+		reason := tool.Refuse(deny.ToolUnsafe, r.Method+" /mcp", "a page of another site asks", "send no Origin, or one of this agent's own loopback")
+		s.tools.refused(r.Context(), who, record.Tool, "/mcp", reason)
+		messages.Refuse(w, reason)
 		return
 	}
 	set, reason := s.tools.get(r.Context())
@@ -134,10 +138,10 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 		messages.Refuse(w, reason)
 		return
 	}
-	who := caller(r.Context())
 	if r.Method == http.MethodPost {
 		body, give, reason := s.bodies.read(w, r, "POST /mcp", set.mcp.limit)
 		if reason != nil {
+			s.tools.refused(r.Context(), who, record.Tool, "/mcp", reason)
 			messages.Refuse(w, reason)
 			return
 		}
@@ -160,7 +164,9 @@ func (s *Server) serveMCP(w http.ResponseWriter, r *http.Request) {
 // bySDK has the SDK answer a POST whose body was read.
 func (s *Server) bySDK(w http.ResponseWriter, r *http.Request, set *toolset, body []byte) {
 	if r.Header.Get("Mcp-Session-Id") == "" && set.mcp.full() {
-		messages.Refuse(w, tooManySessions())
+		reason := tooManySessions()
+		s.tools.refused(r.Context(), caller(r.Context()), record.Tool, "/mcp", reason)
+		messages.Refuse(w, reason)
 		return
 	}
 	// The SDK may go on with a notification when this has returned: what a plain
@@ -213,11 +219,12 @@ func (s *Server) serveStdio(w http.ResponseWriter, r *http.Request) {
 	case set.mcp.full():
 		reason = tooManySessions()
 	}
+	who := caller(r.Context())
 	if reason != nil {
+		s.tools.refused(r.Context(), who, record.Tool, "/mcp/stdio", reason)
 		messages.Refuse(w, reason)
 		return
 	}
-	who := caller(r.Context())
 	c, rw, err := http.NewResponseController(w).Hijack()
 	if err != nil {
 		messages.Refuse(w, away("this connection cannot be upgraded: "+err.Error(), "use POST /mcp"))

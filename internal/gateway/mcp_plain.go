@@ -15,6 +15,7 @@ import (
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/messages"
 	"bulkhead/internal/jsonscan"
+	"bulkhead/internal/record"
 	"bulkhead/internal/tool"
 	"bulkhead/internal/tool/toolname"
 )
@@ -189,6 +190,7 @@ func (s *Server) plainMCP(w http.ResponseWriter, r *http.Request) {
 	}
 	body, give, reason := s.bodies.read(w, r, "POST /mcp", set.mcp.limit)
 	if reason != nil {
+		s.tools.refused(r.Context(), caller(r.Context()), record.Tool, "/mcp", reason)
 		messages.Refuse(w, reason)
 		return
 	}

@@ -95,6 +95,23 @@ func (b *toolbox) get(ctx context.Context) (*toolset, *deny.Reason) {
 	return set, nil
 }
 
+// refused writes down what was refused before it was a call of a tool. While the tools
+// are not open the log alone has it: nothing is opened for a stranger.
+func (b *toolbox) refused(ctx context.Context, who tool.Caller, kind record.Kind, target string, r *deny.Reason) {
+	b.means.log.Add(who.Agent, kind, target, record.Denied, r)
+	b.mu.Lock()
+	set := b.set
+	b.mu.Unlock()
+	if set == nil {
+		return
+	}
+	// What cannot be written is refused all the same, and the store logs that it cannot.
+	_ = set.store.Write(context.WithoutCancel(ctx), record.Record{
+		SchemaVersion: record.SchemaVersion, Time: time.Now().UTC(), Team: who.Team, Agent: who.Agent, Kind: kind, Verdict: record.Denied,
+		Target: target, Token: who.Token, Reason: r.ForRecord(),
+	})
+}
+
 // recent gives the outcomes of calls that are still kept; none when no tool was
 // ever called.
 func (b *toolbox) recent(ctx context.Context, since time.Time, max int) (out []record.Record, more bool, err error) {

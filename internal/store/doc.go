@@ -48,8 +48,8 @@
 // # Denials that repeat
 //
 // Of denials, and failures with a reason, of the same tool, code and token 30 in a minute
-// are records, and of all 256 KiB. The others are counted by tool and code, as durably, and become one record
-// with that count a minute later, two at most.
+// are records, and of all 256 KiB. The others are counted by tool and code, as durably,
+// and become one record with that count a minute later, two at most.
 //
 // # When the spool is full
 //
