@@ -157,11 +157,7 @@ func (c *core) loadDead() error {
 	return c.db.query(`SELECT d.id, m.sender, d.recipient, channel.name, m.seq, m.key, m.type, d.attempts, d.reason
 		FROM dead AS d JOIN message AS m ON m.id = d.message JOIN channel ON channel.id = m.channel WHERE d.told = 0 ORDER BY d.id`, func(row []driver.Value) error {
 		sender := integer(row[1])
-		u := c.untold[sender]
-		if u == nil {
-			u = &untold{}
-			c.untold[sender] = u
-		}
+		u := c.owed(sender)
 		var k key
 		copy(k[:], blob(row[5]))
 		u.failures = append(u.failures, Failure{

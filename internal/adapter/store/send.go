@@ -95,7 +95,11 @@ func (s *sending) op() *op {
 	if s.operator {
 		lane = ""
 	}
-	return &op{agent: lane, cost: len(s.good), bytes: s.size, run: func(t *txn) {
+	cost := len(s.good)
+	if s.late {
+		cost = len(s.drafts) // each is told of
+	}
+	return &op{agent: lane, cost: cost, bytes: s.size, run: func(t *txn) {
 		for i := range s.good {
 			s.taken[i] = t.send(s.from, &s.good[i], s.operator)
 			if s.late {

@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -34,8 +33,7 @@ func (a *Adapter) Refuse(ctx context.Context, agent string, q []Refusal) []error
 		}
 		e, err := t.leased(agent, q[i].Lease)
 		if err == nil {
-			reason := strings.ToValidUTF8(q[i].Reason[:min(len(q[i].Reason), maxReason)], "")
-			t.again(e, "refused", reason, q[i].Delay)
+			t.again(e, "refused", clip(q[i].Reason, maxReason), q[i].Delay)
 		}
 		return err
 	})
