@@ -13,6 +13,8 @@ func (t *txn) give(e *entry, reason string) {
 	t.end(e)
 	e.state, e.ended, e.nonce = dead, t.ms(), 0
 	t.touch(e)
+	t.charge(e.sender, -e.weight())
+	t.bury(e.sender, e.queue.recipient, e.weight())
 	t.lastID.dead++
 	d := &death{
 		id: t.lastID.dead, message: e.id, recipient: e.queue.recipient, channel: e.channel.id, at: t.ms(), attempts: e.attempts, reason: reason,

@@ -54,6 +54,8 @@ func (a *Adapter) ReplayDead(ctx context.Context, recipient string, ids []int64)
 		e.refs++
 		t.touch(e)
 		q.dead--
+		t.bury(e.sender, q.recipient, -e.weight())
+		t.charge(e.sender, e.weight())
 		t.log.Info("dead letter replayed", "dead_letter", id, "recipient", q.name)
 		return nil
 	})
@@ -64,7 +66,7 @@ func (a *Adapter) DropDead(ctx context.Context, recipient string, ids []int64) (
 	return a.eachDead(ctx, recipient, ids, func(t *txn, id int64, e *entry) error {
 		t.exec("UPDATE dead SET ended = ?, how = 'dropped' WHERE id = ?", t.ms(), id)
 		e.queue.dead--
-		t.release(e)
+		t.bury(e.sender, e.queue.recipient, -e.weight())
 		t.log.Info("dead letter dropped", "dead_letter", id, "recipient", e.queue.name)
 		return nil
 	})

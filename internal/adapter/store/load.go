@@ -109,7 +109,7 @@ func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
 		}
 		r.refs++
 		e := &entry{record: r, queue: c.queueOf(integer(row[1])), attempts: int(integer(row[2])), nonce: integer(row[3]), reason: text(row[6]), heap: -1}
-		c.usage[r.sender] += r.weight()
+		c.charge(r.sender, r.weight())
 		c.resume(e, integer(row[4]), integer(row[5]), wall, mono)
 		return nil
 	})
@@ -149,7 +149,7 @@ func (c *core) loadDead() error {
 			l := q.lane(ch)
 			l.missed = max(l.missed, sequence(row[5]))
 		}
-		c.usage[integer(row[1])] += integer(row[3]) + n*overhead
+		c.bury(integer(row[1]), q.recipient, integer(row[3])+n*overhead)
 		return nil
 	}); err != nil {
 		return err

@@ -113,7 +113,7 @@ func (t *txn) acknowledge(e *entry) {
 	t.end(e)
 	e.state, e.ended = done, t.ms()
 	t.touch(e)
-	t.release(e)
+	t.charge(e.sender, -e.weight())
 	t.counts.Acknowledged++
 }
 
@@ -123,13 +123,6 @@ func (t *txn) end(e *entry) {
 	e.queue.remove(e)
 	if e.refs--; e.refs == 0 && e.body != nil {
 		t.cached -= e.size
-	}
-}
-
-// release frees what a delivery of a sender took of its quota.
-func (t *txn) release(e *entry) {
-	if t.usage[e.sender] -= e.weight(); t.usage[e.sender] <= 0 {
-		delete(t.usage, e.sender)
 	}
 }
 
