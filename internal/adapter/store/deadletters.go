@@ -43,6 +43,10 @@ func (a *Adapter) DeadLetters(ctx context.Context, recipient string, after int64
 func (a *Adapter) ReplayDead(ctx context.Context, recipient string, ids []int64) (int, error) {
 	return a.eachDead(ctx, recipient, ids, func(t *txn, id int64, e *entry) error {
 		q := e.queue
+		if _, ok := t.policy.Agents[q.name]; !ok {
+			return allowed.Not(fmt.Sprintf("replay of dead letter %d to %s", id, q.name), q.name+" is in the manifest no more",
+				"drop it (bulkhead dlq drop), or put the agent back into the manifest first")
+		}
 		if len(q.entries) >= QueueSize {
 			return &deny.Reason{
 				Layer: deny.LayerMessages, Code: deny.MessageQueueFull, What: fmt.Sprintf("replay of dead letter %d to %s", id, q.name),

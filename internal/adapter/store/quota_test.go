@@ -133,3 +133,56 @@ func TestDeadLettersThatEndAreNotCharged(t *testing.T) {
 		}
 	})
 }
+
+// An agent that the manifest loses holds nobody's quota, and nothing of its queue is lost.
+func TestWhatWaitsForAnAgentThatIsGoneIsADeadLetter(t *testing.T) {
+	for name, lose := range map[string]func(s *stage, p Policy){
+		"while the adapter works": func(s *stage, p Policy) {
+			if err := s.SetPolicy(s.t.Context(), p); err != nil {
+				s.t.Fatal(err)
+			}
+		},
+		"at its start": func(s *stage, p Policy) { s.Policy = p; s.restart() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := setUp(t, func(c *Config) { c.Policy = withGuest() })
+				for range 3 {
+					s.send("pm", note("guest", "hello"))
+				}
+				held := s.receive("guest", ReceiveRequest{Max: 1, Lease: maxLease})
+				lose(s, seven())
+				if q := s.queue("guest"); q.Queued != 0 || q.Leased != 0 || q.Dead != 3 {
+					t.Errorf("%+v", q)
+				}
+				_ = s.reason(s.Ack(t.Context(), "guest", leases(held))[0], deny.MessageLeaseOver)
+				all, _ := s.told("pm", DeliveryFailed)
+				if len(all.Failures) != 3 || !strings.Contains(all.Failures[0].Reason, "in the manifest no more") {
+					t.Errorf("the sender was told %+v", all)
+				}
+				if n, err := s.ReplayDead(t.Context(), "guest", nil); n != 0 {
+					t.Errorf("%d were replayed to nobody", n)
+				} else {
+					_ = s.reason(err, deny.MessageNotAllowed)
+				}
+				lose(s, withGuest())
+				if n, err := s.ReplayDead(t.Context(), "guest", nil); n != 3 || err != nil {
+					t.Error(n, err)
+				}
+				s.ack("guest", s.receive("guest", ReceiveRequest{})...)
+				if n := s.used("pm"); n != 0 {
+					t.Errorf("%d bytes are used", n)
+				}
+			})
+		})
+	}
+}
+
+// withGuest is the policy with one more agent, whom pm may write to.
+func withGuest() Policy {
+	p := seven()
+	a := p.Agents["pm"]
+	a.To = append(a.To, "guest")
+	p.Agents["pm"], p.Agents["guest"] = a, AgentPolicy{}
+	return p
+}
