@@ -140,7 +140,7 @@ func (c *core) resume(e *entry, until, span int64, wall time.Time, mono time.Dur
 
 func (c *core) loadDead() error {
 	channels := c.channelsByID()
-	if err := c.db.query(`SELECT dead.recipient, message.sender, count(*), sum(length(message.body)), message.channel, max(CASE dead.attempts WHEN 0 THEN message.seq ELSE 0 END)
+	if err := c.db.query(`SELECT dead.recipient, message.sender, count(*), sum(length(message.body)), message.channel, max(dead.evicted * message.seq)
 		FROM dead JOIN message ON message.id = dead.message WHERE dead.ended = 0 GROUP BY dead.recipient, message.sender, message.channel`, func(row []driver.Value) error {
 		n := integer(row[2])
 		q := c.queueOf(integer(row[0]))

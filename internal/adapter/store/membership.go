@@ -163,7 +163,7 @@ func (t *txn) abandon() {
 			continue
 		}
 		for _, message := range slices.Sorted(maps.Keys(q.entries)) {
-			t.give(q.entries[message], fmt.Sprintf("%s is in the manifest no more", q.name))
+			t.give(q.entries[message], true, fmt.Sprintf("%s is in the manifest no more", q.name))
 		}
 	}
 }

@@ -97,14 +97,14 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 	m.refs = len(to)
 	for i, q := range to {
 		if victims[i] != nil {
-			t.give(victims[i], fmt.Sprintf("evicted: the queue of %s was full (%d), and %s had the most messages in it", q.name, QueueSize, t.names[victims[i].sender]))
+			t.give(victims[i], true, fmt.Sprintf("evicted: the queue of %s was full (%d), and %s had the most messages in it", q.name, QueueSize, t.names[victims[i].sender]))
 			t.counts.Evicted++
 		}
 		e := &entry{record: m, queue: q, heap: -1, fresh: true}
 		t.charge(m.sender, m.weight())
 		q.add(e)
 		if closed[i] != "" {
-			t.give(e, closed[i])
+			t.give(e, true, closed[i])
 			t.counts.Evicted++
 			continue
 		}

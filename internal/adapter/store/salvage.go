@@ -13,6 +13,7 @@ type salvage struct {
 	ctx     context.Context
 	in, out *conn
 	report  *RepairReport
+	older   bool // its dead letters do not say whether they had a place
 }
 
 // span is a range of numbers that could not be read, both included.
@@ -41,6 +42,8 @@ func (s *salvage) all() error {
 	if err != nil {
 		return err
 	}
+	n, err := s.in.integer("SELECT count(*) FROM pragma_table_info('dead') WHERE name = 'evicted'")
+	s.older = err == nil && n == 0
 	for _, table := range []string{"dead", "request", "membership"} {
 		// A store of an earlier version has not all of them.
 		if n, err := s.in.integer("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", table); err == nil && n == 0 {
@@ -91,8 +94,11 @@ func (s *salvage) lose(format string, args ...any) {
 func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 	var rows []row
 	columns, into := "*", ""
-	if name == "dead" { // mend makes the column that a store of an earlier version has not
+	if name == "dead" { // mend makes the columns that a store of an earlier version has not
 		columns = "id, message, recipient, at, attempts, reason, told, ended, how"
+		if !s.older {
+			columns += ", evicted"
+		}
 		into = "(" + columns + ")"
 	}
 	readErr := s.in.query(fmt.Sprintf("SELECT %s FROM %s NOT INDEXED WHERE %s BETWEEN ? AND ?", columns, name, key), func(values []driver.Value) error {
@@ -142,6 +148,9 @@ func (s *salvage) mend(unknown []span) error {
 			FROM (SELECT channel, max(seq) AS last, max(time) AS time FROM message GROUP BY channel) AS m WHERE m.channel = channel.id`,
 		placeAll,
 		deadChannels,
+	}
+	if s.older {
+		steps = append(steps, deadEvicted)
 	}
 	for _, sql := range steps {
 		if err := s.out.exec(sql); err != nil {

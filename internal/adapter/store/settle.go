@@ -136,7 +136,7 @@ func (t *txn) again(e *entry, how, why string, delay time.Duration) {
 		}
 		// Those leased after it are void as with every other failure.
 		t.giveBack(e, waiting, 0)
-		t.give(e, reason)
+		t.give(e, false, reason)
 		return
 	}
 	if delay == 0 {
