@@ -57,7 +57,8 @@
 //   - [Open] reads all of the database (quick_check) before it serves anybody,
 //     and refuses a damaged one; [Repair] makes a sound one of what can be
 //     read, and queues again what it cannot tell whether it was acknowledged.
-//   - Sequences and ids are never given twice: retention leaves the newest message.
+//   - Sequences and ids are never given twice: retention leaves the newest message, and
+//     [Repair] leaves out the numbers that lost messages may have had (numbers.go).
 //
 // Not kept here: what an agent does with a message that it acknowledged, and
 // messages that were never answered with a sequence (the gateway's outbox).

@@ -63,6 +63,11 @@ func (c *core) loadNames() error {
 	if c.lastID.message, err = c.db.integer("SELECT max(id) FROM message"); err != nil {
 		return err
 	}
+	lost, err := c.db.integer(lastMessage)
+	if err != nil {
+		return err
+	}
+	c.lastID.message = max(c.lastID.message, lost)
 	c.lastID.dead, err = c.db.integer("SELECT seq FROM sqlite_sequence WHERE name = 'dead'")
 	return err
 }

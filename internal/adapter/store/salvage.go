@@ -30,12 +30,13 @@ func (s *salvage) all() error {
 	if err != nil {
 		return err
 	}
-	for _, sql := range []string{"SELECT max(id) FROM message", "SELECT max(message) FROM delivery", "SELECT max(message) FROM dead"} {
+	for _, sql := range []string{"SELECT max(id) FROM message", "SELECT max(message) FROM delivery", "SELECT max(message) FROM dead", lastMessage} {
 		if n, err := s.in.integer(sql); err == nil {
 			most = max(most, n)
 		}
 	}
-	if _, err := s.table("message", "id", most); err != nil {
+	lost, err := s.table("message", "id", most)
+	if err != nil {
 		return err
 	}
 	unknown, err := s.table("delivery", "message", most)
@@ -52,6 +53,9 @@ func (s *salvage) all() error {
 		if _, err := s.table(table, "id", 0); err != nil {
 			return err
 		}
+	}
+	if err := s.keepNumbers(lost); err != nil {
+		return err
 	}
 	return s.mend(unknown)
 }
@@ -205,7 +209,7 @@ func (s *salvage) gaps() error {
 	return s.out.query(`SELECT c.name, g.seq + 1, g.next - 1 FROM (
 			SELECT channel, seq, coalesce(lead(seq) OVER (PARTITION BY channel ORDER BY seq), (SELECT last + 1 FROM channel WHERE id = channel)) AS next FROM message
 		) AS g JOIN channel AS c ON c.id = g.channel WHERE g.next > g.seq + 1`, func(r []driver.Value) error {
-		s.lose("channel %s misses its messages %d to %d: they are lost, or were pruned", text(r[0]), integer(r[1]), integer(r[2]))
+		s.lose("channel %s misses its messages %d to %d: they are lost, were pruned or, at its end, never given", text(r[0]), integer(r[1]), integer(r[2]))
 		return nil
 	})
 }
