@@ -19,7 +19,7 @@ type core struct {
 	names    map[int64]string
 	channels map[string]*channel
 	seen     *seen
-	lastID   struct{ agent, channel, message, dead, waiter, request, change int64 }
+	lastID   struct{ agent, channel, message, dead, late, waiter, request, change int64 }
 	queues   map[int64]*queue
 	usage    map[int64]*held // by sender
 	due      deadlines

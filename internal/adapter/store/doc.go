@@ -51,7 +51,8 @@
 //     after a jump of the clock nothing waits longer than it should have.
 //   - A dead letter and the mark that its sender does not know yet are one
 //     transaction; the notice and the end of the mark are another. A crash
-//     between them sends the notice at the next start.
+//     between them sends the notice at the next start. The same holds for drafts that
+//     were refused late (late); how many were omitted is in memory alone.
 //   - A decision about a membership, what it changes and the notices of it are one
 //     transaction; what follows in the same one goes by it.
 //   - [Open] reads all of the database (quick_check) before it serves anybody,

@@ -7,6 +7,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"bulkhead/internal/deny"
 )
 
@@ -82,4 +84,50 @@ func TestTooManyLateRefusalsAreCounted(t *testing.T) {
 			t.Errorf("told of %d and %d of %d", len(all.Failures), all.Omitted, batches*MaxBatch)
 		}
 	})
+}
+
+// What was answered is told, whatever happens to the adapter before its notice.
+func TestLateRefusalsOutliveTheAdapter(t *testing.T) {
+	for name, again := range map[string]func(s *stage){
+		"restarted": func(s *stage) { s.restart() },
+		"repaired": func(s *stage) {
+			if err := s.Close(); err != nil {
+				s.t.Fatal(err)
+			}
+			if r, err := Repair(s.t.Context(), s.Path); err != nil || len(r.Lost) > 0 {
+				s.t.Fatal(r, err)
+			}
+			s.open()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := setUp(t)
+				var want []string
+				for range 3 {
+					d := note("nobody", "refused")
+					want = append(want, d.IdempotencyKey)
+					_ = s.reason(s.late("pm", d)[0].Err, deny.MessageNotAllowed)
+				}
+				again(s)
+				for agent, typ := range map[string]Type{"pm": DeliveryFailed, "orchestrator": DeadLettered} {
+					var got []string
+					all, _ := s.told(agent, typ)
+					for _, f := range all.Failures {
+						got = append(got, f.IdempotencyKey)
+						if f.From != "pm" || f.Recipient != "nobody" || f.Channel != "@nobody+pm" || f.Type != "note" || f.Reason == "" {
+							t.Errorf("%+v", f)
+						}
+					}
+					if diff := cmp.Diff(want, got); diff != "" {
+						t.Errorf("%s: %s", agent, diff)
+					}
+				}
+				s.restart()
+				if all, _ := s.told("pm", DeliveryFailed); len(all.Failures) > 0 {
+					t.Errorf("told twice: %+v", all)
+				}
+			})
+		})
+	}
 }

@@ -159,7 +159,7 @@ func (c *core) loadDead() error {
 	}); err != nil {
 		return err
 	}
-	return c.db.query(`SELECT d.id, m.sender, d.recipient, channel.name, m.seq, m.key, m.type, d.attempts, d.reason
+	if err := c.db.query(`SELECT d.id, m.sender, d.recipient, channel.name, m.seq, m.key, m.type, d.attempts, d.reason
 		FROM dead AS d JOIN message AS m ON m.id = d.message JOIN channel ON channel.id = m.channel WHERE d.told = 0 ORDER BY d.id`, func(row []driver.Value) error {
 		sender := integer(row[1])
 		u := c.owed(sender)
@@ -169,6 +169,18 @@ func (c *core) loadDead() error {
 			DeadLetter: integer(row[0]), From: c.names[sender], Recipient: c.names[integer(row[2])], Channel: text(row[3]), Sequence: sequence(row[4]),
 			IdempotencyKey: k.String(), Type: Type(text(row[6])), Attempts: int(integer(row[7])), Reason: text(row[8]),
 		})
+		return nil
+	}); err != nil {
+		return err
+	}
+	return c.db.query("SELECT id, sender, recipient, channel, key, type, reason FROM late ORDER BY id", func(row []driver.Value) error {
+		u := c.owed(integer(row[1]))
+		u.late++
+		u.failures = append(u.failures, Failure{
+			late: integer(row[0]), From: c.names[integer(row[1])], Recipient: text(row[2]), Channel: text(row[3]),
+			IdempotencyKey: text(row[4]), Type: Type(text(row[5])), Reason: text(row[6]),
+		})
+		c.lastID.late = max(c.lastID.late, integer(row[0]))
 		return nil
 	})
 }

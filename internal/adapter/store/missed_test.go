@@ -307,7 +307,7 @@ func TestAnOlderStoreKnowsWhatWasMissed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, sql := range []string{"DROP INDEX dead_missed", "ALTER TABLE dead DROP COLUMN evicted", "ALTER TABLE dead DROP COLUMN channel", "PRAGMA user_version = 3"} {
+			for _, sql := range []string{"DROP TABLE late", "DROP INDEX dead_missed", "ALTER TABLE dead DROP COLUMN evicted", "ALTER TABLE dead DROP COLUMN channel", "PRAGMA user_version = 3"} {
 				if err := c.exec(sql); err != nil {
 					t.Fatal(err)
 				}

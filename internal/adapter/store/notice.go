@@ -20,6 +20,8 @@ type Failure struct {
 	Type           Type   `json:"type"`
 	Attempts       int    `json:"attempts"`
 	Reason         string `json:"reason"`
+
+	late int64 // its row, when it never was a message
 }
 
 // Notice is the body of delivery_failed and dead_lettered.
@@ -76,7 +78,8 @@ func (t *txn) refusedLate(from string, d *Draft, err error) {
 	if !errors.As(err, &r) || r.RetryAfter > 0 {
 		return
 	}
-	u := t.owed(t.agent(from))
+	sender := t.agent(from)
+	u := t.owed(sender)
 	if u.late == lateMost {
 		u.omitted++
 		return
@@ -86,11 +89,15 @@ func (t *txn) refusedLate(from string, d *Draft, err error) {
 	if to != "" {
 		channel = Direct(from, to)
 	}
-	u.late++
-	u.failures = append(u.failures, Failure{
+	t.lastID.late++
+	f := Failure{
 		From: from, Recipient: to, Channel: channel, IdempotencyKey: clip(d.IdempotencyKey, len(key{}.String())),
-		Type: Type(clip(string(d.Type), maxName)), Reason: clip(r.Error(), maxReason),
-	})
+		Type: Type(clip(string(d.Type), maxName)), Reason: clip(r.Error(), maxReason), late: t.lastID.late,
+	}
+	u.late++
+	u.failures = append(u.failures, f)
+	t.exec("INSERT INTO late (id, sender, recipient, channel, key, type, reason) VALUES (?, ?, ?, ?, ?, ?, ?)",
+		f.late, sender, f.Recipient, f.Channel, f.IdempotencyKey, string(f.Type), f.Reason)
 }
 
 // clip cuts text to n bytes of valid UTF-8, which it copies: what it was cut from is let go.
@@ -126,8 +133,9 @@ func (t *txn) notify() {
 		t.notice(t.policy.Orchestrator, DeadLettered, body)
 		t.flush() // the dead letters have to be there to be marked
 		for _, f := range told {
-			if f.DeadLetter == 0 {
+			if f.late != 0 {
 				u.late--
+				t.exec("DELETE FROM late WHERE id = ?", f.late)
 				continue
 			}
 			t.exec("UPDATE dead SET told = 1 WHERE id = ?", f.DeadLetter)

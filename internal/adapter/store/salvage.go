@@ -45,7 +45,7 @@ func (s *salvage) all() error {
 	}
 	n, err := s.in.integer("SELECT count(*) FROM pragma_table_info('dead') WHERE name = 'evicted'")
 	s.older = err == nil && n == 0
-	for _, table := range []string{"dead", "request", "membership"} {
+	for _, table := range []string{"dead", "late", "request", "membership"} {
 		// A store of an earlier version has not all of them.
 		if n, err := s.in.integer("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", table); err == nil && n == 0 {
 			continue
@@ -146,7 +146,7 @@ func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 func (s *salvage) mend(unknown []span) error {
 	steps := []string{
 		`INSERT OR IGNORE INTO agent (id, name) SELECT DISTINCT id, 'lost-agent-' || id FROM
-			(SELECT sender AS id FROM message UNION SELECT recipient FROM delivery UNION SELECT recipient FROM dead)`,
+			(SELECT sender AS id FROM message UNION SELECT recipient FROM delivery UNION SELECT recipient FROM dead UNION SELECT sender FROM late)`,
 		`INSERT OR IGNORE INTO channel (id, name, last, time) SELECT DISTINCT channel, 'lost-channel-' || channel, 0, 0 FROM message`,
 		`UPDATE channel SET last = max(channel.last, m.last), time = max(channel.time, m.time)
 			FROM (SELECT channel, max(seq) AS last, max(time) AS time FROM message GROUP BY channel) AS m WHERE m.channel = channel.id`,

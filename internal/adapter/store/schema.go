@@ -131,6 +131,18 @@ var migrations = [][]string{{
 	deadEvicted,
 	`DROP INDEX dead_missed`,
 	`CREATE INDEX dead_missed ON dead (recipient, channel, message) WHERE ended = 0 AND evicted = 1`,
+}, {
+	// Drafts that were refused after an outbox had accepted them, until their senders
+	// have the notice. All words are cut to what they may have.
+	`CREATE TABLE late (
+		id        INTEGER PRIMARY KEY,
+		sender    INTEGER NOT NULL,
+		recipient TEXT NOT NULL,
+		channel   TEXT NOT NULL,
+		key       TEXT NOT NULL,
+		type      TEXT NOT NULL,
+		reason    TEXT NOT NULL
+	) STRICT`,
 }}
 
 // migrate brings a database to the newest schema. A newer one than this
