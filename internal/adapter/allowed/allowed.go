@@ -59,11 +59,11 @@ func Not(what, why, mend string) *deny.Reason {
 	return &deny.Reason{Layer: deny.LayerMessages, Code: deny.MessageNotAllowed, What: what, Why: why, Mend: mend}
 }
 
-// What names a message, for people.
+// What names a message, for people. A draft whose form is wrong may hold anything, so its words are cut.
 func What(from string, d *adapter.Draft) string {
 	to := d.Channel
 	if d.To != "" {
 		to = d.To
 	}
-	return fmt.Sprintf("%s from %s to %s", d.Type, from, to)
+	return fmt.Sprintf("%.64s from %s to %.64s", d.Type, from, to)
 }

@@ -3,7 +3,10 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"sync/atomic"
+	"time"
 
 	"bulkhead/internal/adapter"
 	"bulkhead/internal/adapter/draftkey"
@@ -48,6 +51,7 @@ func (a *alerts) add(agent string, r *deny.Reason) {
 	select {
 	case a.queue <- d:
 	default:
+		slog.Error("the orchestrator was not alerted: too many alerts wait", "to", to, "waiting", maxAlerts, "about", agent, "code", string(r.Code))
 	}
 }
 
@@ -57,7 +61,31 @@ func (a *alerts) run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case d := <-a.queue:
-			_ = a.store.Alert(ctx, d) // a full queue of the orchestrator's is no reason to stop; the record stands
+			a.send(ctx, &d)
+		}
+	}
+}
+
+// send alerts, again and again as long as the store refuses it only for now. The
+// others wait, as they are for the same queue. What fails is in the log; the record stands.
+func (a *alerts) send(ctx context.Context, d *adapter.Draft) {
+	for try := 1; ; try++ {
+		err := a.store.Alert(ctx, *d).Err
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		var r *deny.Reason
+		again := errors.As(err, &r) && r.RetryAfter > 0
+		if try == 1 || !again {
+			slog.Error("the orchestrator was not alerted", "to", d.To, "error", err, "again", again, "alert", string(d.Body))
+		}
+		if !again {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Duration(r.RetryAfter) * time.Second):
 		}
 	}
 }

@@ -328,9 +328,9 @@ func (s *session) record(drafts []adapter.Draft, results []adapter.SendResult, w
 		if results[i].Err == nil || !errors.As(results[i].Err, &r) || r.Code == deny.MessageUnavailable {
 			continue
 		}
-		target := "channel " + drafts[i].Channel
+		target := fmt.Sprintf("channel %.64s", drafts[i].Channel) // cut: a wrong form may hold anything
 		if drafts[i].To != "" {
-			target = "to " + drafts[i].To
+			target = fmt.Sprintf("to %.64s", drafts[i].To)
 		}
 		work.Go(func() { s.log.Add(s.agent, record.Message, target, record.Denied, r) })
 	}

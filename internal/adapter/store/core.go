@@ -19,9 +19,9 @@ type core struct {
 	names    map[int64]string
 	channels map[string]*channel
 	seen     *seen
-	lastID   struct{ agent, channel, message, dead, waiter, request, change int64 }
+	lastID   struct{ agent, channel, message, dead, late, waiter, request, change int64 }
 	queues   map[int64]*queue
-	usage    map[int64]int64 // bytes of a sender in queues and dead letters
+	usage    map[int64]*held // by sender
 	due      deadlines
 	untold   map[int64]*untold // by sender
 	waiters  map[int64][]*waiter
@@ -42,7 +42,7 @@ func newCore(db *conn, log *slog.Logger, p Policy) *core {
 		db: db, log: log, manifest: p, policy: p,
 		changes: map[place]*amendment{}, requests: map[int64]*MembershipRequest{},
 		seen: newSeen(), agents: map[string]int64{}, names: map[int64]string{}, channels: map[string]*channel{}, queues: map[int64]*queue{},
-		usage: map[int64]int64{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
+		usage: map[int64]*held{}, untold: map[int64]*untold{}, waiters: map[int64][]*waiter{},
 		ways:    map[ends]*way{},
 		touched: map[*channel]bool{}, keys: map[senderKey]*record{},
 	}

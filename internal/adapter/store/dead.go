@@ -6,21 +6,26 @@ type death struct {
 	attempts                            int
 	reason                              string
 	told                                bool
+	evicted                             bool // nobody failed at it: it had to go
 }
 
-// give gives a delivery up: it becomes a dead letter of its recipient.
-func (t *txn) give(e *entry, reason string) {
+// give gives a delivery up: it becomes a dead letter of its recipient. evicted: it
+// has, or found, no place in the queue. It may have been leased before, but whether
+// the recipient ever had it nobody knows, so it is one that was missed.
+func (t *txn) give(e *entry, evicted bool, reason string) {
 	t.end(e)
 	e.state, e.ended, e.nonce = dead, t.ms(), 0
 	t.touch(e)
+	t.charge(e.sender, -e.weight())
+	t.bury(e.sender, e.queue.recipient, e.weight())
 	t.lastID.dead++
 	d := &death{
 		id: t.lastID.dead, message: e.id, recipient: e.queue.recipient, channel: e.channel.id, at: t.ms(), attempts: e.attempts, reason: reason,
-		told: t.names[e.sender] == System,
+		told: t.names[e.sender] == System, evicted: evicted,
 	}
 	t.deaths = append(t.deaths, d)
 	e.queue.dead++
-	if e.attempts == 0 {
+	if evicted {
 		l := e.queue.lane(e.channel)
 		l.missed = max(l.missed, e.seq)
 	}

@@ -43,6 +43,10 @@ func (a *Adapter) DeadLetters(ctx context.Context, recipient string, after int64
 func (a *Adapter) ReplayDead(ctx context.Context, recipient string, ids []int64) (int, error) {
 	return a.eachDead(ctx, recipient, ids, func(t *txn, id int64, e *entry) error {
 		q := e.queue
+		if _, ok := t.policy.Agents[q.name]; !ok {
+			return allowed.Not(fmt.Sprintf("replay of dead letter %d to %s", id, q.name), q.name+" is in the manifest no more",
+				"drop it (bulkhead dlq drop), or put the agent back into the manifest first")
+		}
 		if len(q.entries) >= QueueSize {
 			return &deny.Reason{
 				Layer: deny.LayerMessages, Code: deny.MessageQueueFull, What: fmt.Sprintf("replay of dead letter %d to %s", id, q.name),
@@ -54,6 +58,8 @@ func (a *Adapter) ReplayDead(ctx context.Context, recipient string, ids []int64)
 		e.refs++
 		t.touch(e)
 		q.dead--
+		t.bury(e.sender, q.recipient, -e.weight())
+		t.charge(e.sender, e.weight())
 		t.log.Info("dead letter replayed", "dead_letter", id, "recipient", q.name)
 		return nil
 	})
@@ -64,7 +70,7 @@ func (a *Adapter) DropDead(ctx context.Context, recipient string, ids []int64) (
 	return a.eachDead(ctx, recipient, ids, func(t *txn, id int64, e *entry) error {
 		t.exec("UPDATE dead SET ended = ?, how = 'dropped' WHERE id = ?", t.ms(), id)
 		e.queue.dead--
-		t.release(e)
+		t.bury(e.sender, e.queue.recipient, -e.weight())
 		t.log.Info("dead letter dropped", "dead_letter", id, "recipient", e.queue.name)
 		return nil
 	})

@@ -51,13 +51,15 @@
 //     after a jump of the clock nothing waits longer than it should have.
 //   - A dead letter and the mark that its sender does not know yet are one
 //     transaction; the notice and the end of the mark are another. A crash
-//     between them sends the notice at the next start.
+//     between them sends the notice at the next start. The same holds for drafts that
+//     were refused late (late); how many were omitted is in memory alone.
 //   - A decision about a membership, what it changes and the notices of it are one
 //     transaction; what follows in the same one goes by it.
 //   - [Open] reads all of the database (quick_check) before it serves anybody,
 //     and refuses a damaged one; [Repair] makes a sound one of what can be
 //     read, and queues again what it cannot tell whether it was acknowledged.
-//   - Sequences and ids are never given twice: retention leaves the newest message.
+//   - Sequences and ids are never given twice: retention leaves the newest message, and
+//     [Repair] leaves out the numbers that lost messages may have had (numbers.go).
 //
 // Not kept here: what an agent does with a message that it acknowledged, and
 // messages that were never answered with a sequence (the gateway's outbox).

@@ -16,9 +16,12 @@ import (
 
 var channelForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z0-9][a-z0-9_.-]{0,63}$`) })
 
+// maxName bounds the names of agents, channels and types, in bytes.
+const maxName = 64
+
 // isType says whether t matches ^[a-z][a-z0-9_]{0,63}$.
 func isType(t Type) bool {
-	if len(t) == 0 || len(t) > 64 || t[0] < 'a' || t[0] > 'z' {
+	if len(t) == 0 || len(t) > maxName || t[0] < 'a' || t[0] > 'z' {
 		return false
 	}
 	for i := range len(t) {
@@ -115,7 +118,7 @@ func check(from string, d *Draft, read bool) (checked, *deny.Reason) {
 		fail("channel", "only one of to and channel may be set")
 	case d.Channel != "" && !channelForm().MatchString(d.Channel):
 		fail("channel", "not the name of a channel; to write to one agent set to")
-	case len(d.To) > 64 || strings.ContainsAny(d.To, "@+ \x00"):
+	case len(d.To) > maxName || strings.ContainsAny(d.To, "@+ \x00"):
 		fail("to", "not the name of an agent")
 	case d.To == from && from != "":
 		fail("to", "an agent cannot write to itself")

@@ -63,6 +63,11 @@ func (c *core) loadNames() error {
 	if c.lastID.message, err = c.db.integer("SELECT max(id) FROM message"); err != nil {
 		return err
 	}
+	lost, err := c.db.integer(lastMessage)
+	if err != nil {
+		return err
+	}
+	c.lastID.message = max(c.lastID.message, lost)
 	c.lastID.dead, err = c.db.integer("SELECT seq FROM sqlite_sequence WHERE name = 'dead'")
 	return err
 }
@@ -109,7 +114,7 @@ func (c *core) loadQueues(wall time.Time, mono time.Duration) error {
 		}
 		r.refs++
 		e := &entry{record: r, queue: c.queueOf(integer(row[1])), attempts: int(integer(row[2])), nonce: integer(row[3]), reason: text(row[6]), heap: -1}
-		c.usage[r.sender] += r.weight()
+		c.charge(r.sender, r.weight())
 		c.resume(e, integer(row[4]), integer(row[5]), wall, mono)
 		return nil
 	})
@@ -140,7 +145,7 @@ func (c *core) resume(e *entry, until, span int64, wall time.Time, mono time.Dur
 
 func (c *core) loadDead() error {
 	channels := c.channelsByID()
-	if err := c.db.query(`SELECT dead.recipient, message.sender, count(*), sum(length(message.body)), message.channel, max(CASE dead.attempts WHEN 0 THEN message.seq ELSE 0 END)
+	if err := c.db.query(`SELECT dead.recipient, message.sender, count(*), sum(length(message.body)), message.channel, max(dead.evicted * message.seq)
 		FROM dead JOIN message ON message.id = dead.message WHERE dead.ended = 0 GROUP BY dead.recipient, message.sender, message.channel`, func(row []driver.Value) error {
 		n := integer(row[2])
 		q := c.queueOf(integer(row[0]))
@@ -149,25 +154,33 @@ func (c *core) loadDead() error {
 			l := q.lane(ch)
 			l.missed = max(l.missed, sequence(row[5]))
 		}
-		c.usage[integer(row[1])] += integer(row[3]) + n*overhead
+		c.bury(integer(row[1]), q.recipient, integer(row[3])+n*overhead)
 		return nil
 	}); err != nil {
 		return err
 	}
-	return c.db.query(`SELECT d.id, m.sender, d.recipient, channel.name, m.seq, m.key, m.type, d.attempts, d.reason
+	if err := c.db.query(`SELECT d.id, m.sender, d.recipient, channel.name, m.seq, m.key, m.type, d.attempts, d.reason
 		FROM dead AS d JOIN message AS m ON m.id = d.message JOIN channel ON channel.id = m.channel WHERE d.told = 0 ORDER BY d.id`, func(row []driver.Value) error {
 		sender := integer(row[1])
-		u := c.untold[sender]
-		if u == nil {
-			u = &untold{}
-			c.untold[sender] = u
-		}
+		u := c.owed(sender)
 		var k key
 		copy(k[:], blob(row[5]))
 		u.failures = append(u.failures, Failure{
 			DeadLetter: integer(row[0]), From: c.names[sender], Recipient: c.names[integer(row[2])], Channel: text(row[3]), Sequence: sequence(row[4]),
 			IdempotencyKey: k.String(), Type: Type(text(row[6])), Attempts: int(integer(row[7])), Reason: text(row[8]),
 		})
+		return nil
+	}); err != nil {
+		return err
+	}
+	return c.db.query("SELECT id, sender, recipient, channel, key, type, reason FROM late ORDER BY id", func(row []driver.Value) error {
+		u := c.owed(integer(row[1]))
+		u.late++
+		u.failures = append(u.failures, Failure{
+			late: integer(row[0]), From: c.names[integer(row[1])], Recipient: text(row[2]), Channel: text(row[3]),
+			IdempotencyKey: text(row[4]), Type: Type(text(row[5])), Reason: text(row[6]),
+		})
+		c.lastID.late = max(c.lastID.late, integer(row[0]))
 		return nil
 	})
 }

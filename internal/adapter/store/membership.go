@@ -135,6 +135,7 @@ func (a *Adapter) follow(t *txn) {
 			"channel", at.channel, "agent", at.agent, "change", string(m.change()), "request", m.request)
 	}
 	t.overlay()
+	t.abandon()
 	for _, id := range slices.Sorted(maps.Keys(t.requests)) {
 		r := t.requests[id]
 		why := ""
@@ -151,6 +152,20 @@ func (a *Adapter) follow(t *txn) {
 		}
 	}
 	t.after = append(t.after, a.inForce)
+}
+
+// abandon gives up what waits for agents that the manifest has no more: nobody else
+// would end it, and it would count for its senders' quotas for ever.
+func (t *txn) abandon() {
+	for _, id := range slices.Sorted(maps.Keys(t.queues)) {
+		q := t.queues[id]
+		if _, ok := t.policy.Agents[q.name]; ok {
+			continue
+		}
+		for _, message := range slices.Sorted(maps.Keys(q.entries)) {
+			t.give(q.entries[message], true, fmt.Sprintf("%s is in the manifest no more", q.name))
+		}
+	}
 }
 
 func (c *amendment) change() Change {

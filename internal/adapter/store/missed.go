@@ -19,7 +19,7 @@ const (
 // selectMissed are the ids of messages of channel ?1 that found no place in the
 // queue of recipient ?2, from id ?3 on, at most ?4.
 const selectMissed = `SELECT DISTINCT message FROM dead INDEXED BY dead_missed
-	WHERE recipient = ?2 AND channel = ?1 AND message >= ?3 AND ended = 0 AND attempts = 0 ORDER BY message LIMIT ?4`
+	WHERE recipient = ?2 AND channel = ?1 AND message >= ?3 AND ended = 0 AND evicted = 1 ORDER BY message LIMIT ?4`
 
 // Missed implements [Service].
 //

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -306,7 +307,7 @@ func TestAnOlderStoreKnowsWhatWasMissed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, sql := range []string{"DROP INDEX dead_missed", "ALTER TABLE dead DROP COLUMN channel", "PRAGMA user_version = 3"} {
+			for _, sql := range []string{"DROP TABLE late", "DROP INDEX dead_missed", "ALTER TABLE dead DROP COLUMN evicted", "ALTER TABLE dead DROP COLUMN channel", "PRAGMA user_version = 3"} {
 				if err := c.exec(sql); err != nil {
 					t.Fatal(err)
 				}
@@ -320,6 +321,30 @@ func TestAnOlderStoreKnowsWhatWasMissed(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A lease that never arrived is a try, and no message that was handed out.
+func TestWhatHadToGoAfterALeaseThatNeverArrivedIsMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := setUp(t)
+		first := s.send("pm", note("qa", "0"))
+		if ds := s.receive("qa", ReceiveRequest{Max: 1, Lease: minLease}); len(ds) != 1 { // the gateway has left
+			t.Fatalf("%+v", ds)
+		}
+		time.Sleep(minLease)
+		s.flood(func(body string) Draft { return note("qa", body) }, 0)
+		for range 2 { // the same from the disk
+			ds := s.receive("qa", ReceiveRequest{Max: 1, Channel: "@pm+qa", Wait: maxWait, Lease: minLease})
+			if len(ds) != 1 || ds[0].Sequence != 2 || ds[0].Missed != 1 {
+				t.Fatalf("%+v", ds)
+			}
+			if got := s.missed("qa", "@pm+qa", Message{}, 2); len(got.Messages) != 1 || got.Messages[0].Sequence != first.Sequence {
+				t.Errorf("%+v", got)
+			}
+			time.Sleep(minLease)
+			s.restart()
+		}
+	})
 }
 
 // FuzzMissed asks with any numbers: what comes is in the range and was not handed out.

@@ -3,6 +3,7 @@ package store
 import (
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -19,12 +20,15 @@ type Failure struct {
 	Type           Type   `json:"type"`
 	Attempts       int    `json:"attempts"`
 	Reason         string `json:"reason"`
+
+	late int64 // its row, when it never was a message
 }
 
 // Notice is the body of delivery_failed and dead_lettered.
 type Notice struct {
 	Failures []Failure `json:"failures"`
 	Waiting  int       `json:"waiting,omitempty"` // further failures that the next notice tells
+	Omitted  int       `json:"omitted,omitempty"` // late refusals that no notice names: there were too many
 }
 
 // A sender's first failure is told at once, the next together: a flood that
@@ -32,20 +36,34 @@ type Notice struct {
 const (
 	noticeEvery = time.Second
 	noticeMost  = 100
+	// noticeBytes is where the failures of a notice end: far below MaxBody, and
+	// what names a draft of the wrong form is its sender's own choice.
+	noticeBytes = 256 << 10
+	// lateMost is how many late refusals of a sender wait for a notice, as many as
+	// its outbox keeps; no quota bounds them. More are counted only.
+	lateMost = 1000
 )
 
 // untold is what a sender does not know yet.
 type untold struct {
 	failures []Failure
+	late     int           // of failures, those that are no dead letters
+	omitted  int           // late refusals beyond lateMost
 	next     time.Duration // not before, on the monotonic clock
 }
 
-func (t *txn) tell(e *entry, d *death) {
-	u := t.untold[e.sender]
+// owed is what a sender is to be told, a new one when there is nothing yet.
+func (c *core) owed(sender int64) *untold {
+	u := c.untold[sender]
 	if u == nil {
 		u = &untold{}
-		t.untold[e.sender] = u
+		c.untold[sender] = u
 	}
+	return u
+}
+
+func (t *txn) tell(e *entry, d *death) {
+	u := t.owed(e.sender)
 	u.failures = append(u.failures, Failure{
 		DeadLetter: d.id, From: t.names[e.sender], Recipient: e.queue.name, Channel: e.channel.name, Sequence: e.seq,
 		IdempotencyKey: e.key.String(), Type: e.typ, Attempts: e.attempts, Reason: d.reason,
@@ -53,23 +71,37 @@ func (t *txn) tell(e *entry, d *death) {
 }
 
 // refusedLate has the sender told of a draft that was refused for good after its
-// outbox had accepted it. The sender finds it in its outbox as well.
+// outbox had accepted it. The sender finds it in its outbox as well. A draft whose
+// form is wrong may hold anything, so what is told of it is cut.
 func (t *txn) refusedLate(from string, d *Draft, err error) {
 	var r *deny.Reason
 	if !errors.As(err, &r) || r.RetryAfter > 0 {
 		return
 	}
-	sender, channel := t.agent(from), d.Channel
-	if d.To != "" {
-		channel = Direct(from, d.To)
+	sender := t.agent(from)
+	u := t.owed(sender)
+	if u.late == lateMost {
+		u.omitted++
+		return
 	}
-	u := t.untold[sender]
-	if u == nil {
-		u = &untold{}
-		t.untold[sender] = u
+	to := clip(d.To, maxName)
+	channel := clip(d.Channel, maxName)
+	if to != "" {
+		channel = Direct(from, to)
 	}
-	u.failures = append(u.failures, Failure{From: from, Recipient: d.To, Channel: channel, IdempotencyKey: d.IdempotencyKey, Type: d.Type, Reason: r.Error()})
+	t.lastID.late++
+	f := Failure{
+		From: from, Recipient: to, Channel: channel, IdempotencyKey: clip(d.IdempotencyKey, len(key{}.String())),
+		Type: Type(clip(string(d.Type), maxName)), Reason: clip(r.Error(), maxReason), late: t.lastID.late,
+	}
+	u.late++
+	u.failures = append(u.failures, f)
+	t.exec("INSERT INTO late (id, sender, recipient, channel, key, type, reason) VALUES (?, ?, ?, ?, ?, ?, ?)",
+		f.late, sender, f.Recipient, f.Channel, f.IdempotencyKey, string(f.Type), f.Reason)
 }
+
+// clip cuts text to n bytes of valid UTF-8, which it copies: what it was cut from is let go.
+func clip(s string, n int) string { return strings.Clone(strings.ToValidUTF8(s[:min(len(s), n)], "")) }
 
 // notify sends the notices that are due: to the sender, and to the orchestrator.
 func (t *txn) notify() {
@@ -85,24 +117,44 @@ func (t *txn) notify() {
 	}
 	for _, sender := range due {
 		u := t.untold[sender]
-		n := min(len(u.failures), noticeMost)
+		n, err := u.fit()
 		told := u.failures[:n]
-		u.failures = u.failures[n:]
-		u.next = t.mono + noticeEvery
-		body, err := json.Marshal(Notice{Failures: told, Waiting: len(u.failures)})
-		if err != nil {
+		notice := Notice{Failures: told, Waiting: len(u.failures) - n, Omitted: u.omitted}
+		body, unable := json.Marshal(notice)
+		if err = errors.Join(err, unable); err != nil {
 			t.fail(err)
 			return
 		}
-		t.log.Warn("messages were given up", "sender", t.names[sender], "count", n, "waiting", len(u.failures),
+		u.failures, u.omitted = u.failures[n:], 0
+		u.next = t.mono + noticeEvery
+		t.log.Warn("messages were given up", "sender", t.names[sender], "count", n, "waiting", notice.Waiting, "omitted", notice.Omitted,
 			"first", told[0].DeadLetter, "recipient", told[0].Recipient, "reason", told[0].Reason)
 		t.notice(t.names[sender], DeliveryFailed, body)
 		t.notice(t.policy.Orchestrator, DeadLettered, body)
 		t.flush() // the dead letters have to be there to be marked
 		for _, f := range told {
+			if f.late != 0 {
+				u.late--
+				t.exec("DELETE FROM late WHERE id = ?", f.late)
+				continue
+			}
 			t.exec("UPDATE dead SET told = 1 WHERE id = ?", f.DeadLetter)
 		}
 	}
+}
+
+// fit is how many failures the next notice tells, at least one.
+func (u *untold) fit() (n int, err error) {
+	for size := 0; n < min(len(u.failures), noticeMost); n++ {
+		one, err := json.Marshal(&u.failures[n])
+		if err != nil {
+			return 0, err
+		}
+		if size += len(one) + 1; size > noticeBytes && n > 0 {
+			break
+		}
+	}
+	return n, nil
 }
 
 // notice sends one, when there is such an agent. One that finds no place is a

@@ -2,6 +2,7 @@ package store
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"bulkhead/internal/deny"
@@ -29,17 +30,39 @@ func other(channel, agent string) string {
 // post gives a message its place in its channel and queues it for every
 // recipient, or refuses it and changes nothing.
 func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *deny.Reason {
-	if limit := t.quota(from); limit > 0 && t.usage[m.sender]+m.weight()*int64(len(to)) > limit {
-		return &deny.Reason{
-			Layer: deny.LayerMessages, Code: deny.MessageQuota,
-			Why:  fmt.Sprintf("%d bytes of %s are in queues and dead letters already, the most is %d", t.usage[m.sender], from, limit),
-			Mend: "wait until messages are acknowledged; an operator can drop dead letters, or raise agents." + from + ".messages.maxBytes", RetryAfter: retryQuota,
-		}
-	}
 	// All rooms are looked at before any is made: a refusal changes nothing.
 	victims := make([]*entry, len(to))
-	closed := make([]bool, len(to))
+	closed := make([]string, len(to)) // why it finds no place
+	limit := t.quota(from)
+	open := 0
 	for i, q := range to {
+		if limit > 0 && t.greedy(m.sender, q, limit) {
+			closed[i] = fmt.Sprintf("the queue and the dead letters of %s hold what they may of the quota of %s (%d)", q.name, from, limit)
+		} else {
+			open++
+		}
+	}
+	switch {
+	case limit == 0 || len(to) == 0:
+	case open == 0 || open < len(to) && m.critical:
+		i := slices.IndexFunc(closed, func(why string) bool { return why != "" })
+		return &deny.Reason{
+			Layer: deny.LayerMessages, Code: deny.MessageQuota, Why: closed[i], RetryAfter: retryQuota,
+			Mend: "wait until " + to[i].name + " has acknowledged some; an operator can drop its dead letters, or raise agents." + from + ".messages.maxBytes",
+		}
+	default:
+		if used := t.held(m.sender).charged(limit); used+m.weight()*int64(open) > limit {
+			return &deny.Reason{
+				Layer: deny.LayerMessages, Code: deny.MessageQuota,
+				Why:  fmt.Sprintf("%d bytes of %s are in queues and dead letters already, the most is %d", used, from, limit),
+				Mend: "wait until messages are acknowledged; an operator can drop dead letters, or raise agents." + from + ".messages.maxBytes", RetryAfter: retryQuota,
+			}
+		}
+	}
+	for i, q := range to {
+		if closed[i] != "" {
+			continue
+		}
 		var ok bool
 		if victims[i], ok = q.room(m); ok {
 			continue
@@ -52,7 +75,7 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 				Mend: "wait until it has acknowledged some", RetryAfter: retryFull,
 			}
 		}
-		closed[i] = true
+		closed[i] = fmt.Sprintf("the queue of %s was full (%d), and none in it may be given up for another", q.name, QueueSize)
 	}
 	t.lastID.message++
 	ch := t.channel(channel)
@@ -74,14 +97,14 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 	m.refs = len(to)
 	for i, q := range to {
 		if victims[i] != nil {
-			t.give(victims[i], fmt.Sprintf("evicted: the queue of %s was full (%d), and %s had the most messages in it", q.name, QueueSize, t.names[victims[i].sender]))
+			t.give(victims[i], true, fmt.Sprintf("evicted: the queue of %s was full (%d), and %s had the most messages in it", q.name, QueueSize, t.names[victims[i].sender]))
 			t.counts.Evicted++
 		}
 		e := &entry{record: m, queue: q, heap: -1, fresh: true}
-		t.usage[m.sender] += m.weight()
+		t.charge(m.sender, m.weight())
 		q.add(e)
-		if closed[i] {
-			t.give(e, fmt.Sprintf("the queue of %s was full (%d), and none in it may be given up for another", q.name, QueueSize))
+		if closed[i] != "" {
+			t.give(e, true, closed[i])
 			t.counts.Evicted++
 			continue
 		}

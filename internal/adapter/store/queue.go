@@ -105,7 +105,7 @@ type lane struct {
 	holder  int64  // the Receive that has the leased ones
 	served  int64  // tick of the last lease
 	passed  int    // messages of higher priority that went before its head
-	missed  uint64 // the last that was given up without a try
+	missed  uint64 // the last that found no place, see give
 }
 
 // share is one sender's part of a queue.

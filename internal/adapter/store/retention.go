@@ -85,7 +85,7 @@ func (t *txn) prune(ids []int64) {
 		t.fail(t.db.query(`SELECT d.recipient, m.sender, length(m.body) FROM dead AS d JOIN message AS m ON m.id = d.message
 			WHERE d.message = ? AND d.ended = 0`, func(row []driver.Value) error {
 			t.queueOf(integer(row[0])).dead--
-			t.release(&entry{record: &record{sender: integer(row[1]), size: integer(row[2])}})
+			t.bury(integer(row[1]), integer(row[0]), -integer(row[2])-overhead)
 			return nil
 		}, id))
 		t.exec("DELETE FROM dead WHERE message = ?", id)

@@ -13,6 +13,7 @@ type salvage struct {
 	ctx     context.Context
 	in, out *conn
 	report  *RepairReport
+	older   bool // its dead letters do not say whether they had a place
 }
 
 // span is a range of numbers that could not be read, both included.
@@ -29,19 +30,22 @@ func (s *salvage) all() error {
 	if err != nil {
 		return err
 	}
-	for _, sql := range []string{"SELECT max(id) FROM message", "SELECT max(message) FROM delivery", "SELECT max(message) FROM dead"} {
+	for _, sql := range []string{"SELECT max(id) FROM message", "SELECT max(message) FROM delivery", "SELECT max(message) FROM dead", lastMessage} {
 		if n, err := s.in.integer(sql); err == nil {
 			most = max(most, n)
 		}
 	}
-	if _, err := s.table("message", "id", most); err != nil {
+	lost, err := s.table("message", "id", most)
+	if err != nil {
 		return err
 	}
 	unknown, err := s.table("delivery", "message", most)
 	if err != nil {
 		return err
 	}
-	for _, table := range []string{"dead", "request", "membership"} {
+	n, err := s.in.integer("SELECT count(*) FROM pragma_table_info('dead') WHERE name = 'evicted'")
+	s.older = err == nil && n == 0
+	for _, table := range []string{"dead", "late", "request", "membership"} {
 		// A store of an earlier version has not all of them.
 		if n, err := s.in.integer("SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = ?", table); err == nil && n == 0 {
 			continue
@@ -49,6 +53,9 @@ func (s *salvage) all() error {
 		if _, err := s.table(table, "id", 0); err != nil {
 			return err
 		}
+	}
+	if err := s.keepNumbers(lost); err != nil {
+		return err
 	}
 	return s.mend(unknown)
 }
@@ -91,8 +98,11 @@ func (s *salvage) lose(format string, args ...any) {
 func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 	var rows []row
 	columns, into := "*", ""
-	if name == "dead" { // mend makes the column that a store of an earlier version has not
+	if name == "dead" { // mend makes the columns that a store of an earlier version has not
 		columns = "id, message, recipient, at, attempts, reason, told, ended, how"
+		if !s.older {
+			columns += ", evicted"
+		}
 		into = "(" + columns + ")"
 	}
 	readErr := s.in.query(fmt.Sprintf("SELECT %s FROM %s NOT INDEXED WHERE %s BETWEEN ? AND ?", columns, name, key), func(values []driver.Value) error {
@@ -136,12 +146,15 @@ func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 func (s *salvage) mend(unknown []span) error {
 	steps := []string{
 		`INSERT OR IGNORE INTO agent (id, name) SELECT DISTINCT id, 'lost-agent-' || id FROM
-			(SELECT sender AS id FROM message UNION SELECT recipient FROM delivery UNION SELECT recipient FROM dead)`,
+			(SELECT sender AS id FROM message UNION SELECT recipient FROM delivery UNION SELECT recipient FROM dead UNION SELECT sender FROM late)`,
 		`INSERT OR IGNORE INTO channel (id, name, last, time) SELECT DISTINCT channel, 'lost-channel-' || channel, 0, 0 FROM message`,
 		`UPDATE channel SET last = max(channel.last, m.last), time = max(channel.time, m.time)
 			FROM (SELECT channel, max(seq) AS last, max(time) AS time FROM message GROUP BY channel) AS m WHERE m.channel = channel.id`,
 		placeAll,
 		deadChannels,
+	}
+	if s.older {
+		steps = append(steps, deadEvicted)
 	}
 	for _, sql := range steps {
 		if err := s.out.exec(sql); err != nil {
@@ -196,7 +209,7 @@ func (s *salvage) gaps() error {
 	return s.out.query(`SELECT c.name, g.seq + 1, g.next - 1 FROM (
 			SELECT channel, seq, coalesce(lead(seq) OVER (PARTITION BY channel ORDER BY seq), (SELECT last + 1 FROM channel WHERE id = channel)) AS next FROM message
 		) AS g JOIN channel AS c ON c.id = g.channel WHERE g.next > g.seq + 1`, func(r []driver.Value) error {
-		s.lose("channel %s misses its messages %d to %d: they are lost, or were pruned", text(r[0]), integer(r[1]), integer(r[2]))
+		s.lose("channel %s misses its messages %d to %d: they are lost, were pruned or, at its end, never given", text(r[0]), integer(r[1]), integer(r[2]))
 		return nil
 	})
 }

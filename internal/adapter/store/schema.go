@@ -14,6 +14,9 @@ const placeAll = "INSERT INTO place (channel, first, piece) SELECT channel, min(
 // deadChannels gives dead letters of an earlier version their channels.
 const deadChannels = "UPDATE dead SET channel = coalesce((SELECT channel FROM message WHERE message.id = dead.message), 0) WHERE channel = 0"
 
+// deadEvicted says of dead letters of an earlier version which of them had no place.
+const deadEvicted = "UPDATE dead SET evicted = 1 WHERE attempts = 0 OR reason LIKE 'evicted: %'"
+
 // migrations lead from one user_version to the next; each is one transaction.
 // One that was released is never changed: a new one is added.
 var migrations = [][]string{{
@@ -122,6 +125,24 @@ var migrations = [][]string{{
 	`ALTER TABLE dead ADD COLUMN channel INTEGER NOT NULL DEFAULT 0`,
 	deadChannels,
 	`CREATE INDEX dead_missed ON dead (recipient, channel, message) WHERE ended = 0 AND attempts = 0`,
+}, {
+	// A lease that never arrived is a try: tries do not say whether a message was handed out.
+	`ALTER TABLE dead ADD COLUMN evicted INTEGER NOT NULL DEFAULT 0`, // 1: it had no place in the queue
+	deadEvicted,
+	`DROP INDEX dead_missed`,
+	`CREATE INDEX dead_missed ON dead (recipient, channel, message) WHERE ended = 0 AND evicted = 1`,
+}, {
+	// Drafts that were refused after an outbox had accepted them, until their senders
+	// have the notice. All words are cut to what they may have.
+	`CREATE TABLE late (
+		id        INTEGER PRIMARY KEY,
+		sender    INTEGER NOT NULL,
+		recipient TEXT NOT NULL,
+		channel   TEXT NOT NULL,
+		key       TEXT NOT NULL,
+		type      TEXT NOT NULL,
+		reason    TEXT NOT NULL
+	) STRICT`,
 }}
 
 // migrate brings a database to the newest schema. A newer one than this

@@ -96,7 +96,11 @@ func (s *sending) op() *op {
 	if s.operator {
 		lane = ""
 	}
-	return &op{agent: lane, cost: len(s.good), bytes: s.size, run: func(t *txn) {
+	cost := len(s.good)
+	if s.late {
+		cost = len(s.drafts) // each is told of
+	}
+	return &op{agent: lane, cost: cost, bytes: s.size, run: func(t *txn) {
 		for i := range s.good {
 			s.taken[i] = t.send(s.from, &s.good[i], s.operator)
 			if s.late {
@@ -132,12 +136,28 @@ func (s *sending) fail(err error) *sending {
 
 // send takes one draft.
 func (t *txn) send(from string, d *checked, operator bool) SendResult {
-	w, r := t.way(from, d, operator)
-	if r != nil {
-		return SendResult{Err: r}
+	w, refusal := t.way(from, d, operator)
+	if refusal != nil {
+		// What was taken is answered as it was: the answer may have been lost, and the
+		// policy changed since.
+		if sender, known := t.agents[from]; known {
+			if r, found := t.duplicate(sender, channelOf(from, d), d); found && r.Err == nil {
+				t.counts.Duplicates++
+				return r
+			}
+		}
+		if !operator {
+			t.counts.Refused++
+		}
+		return SendResult{Err: refusal}
 	}
 	name, sender := w.channel, w.sender
 	if r, found := t.duplicate(sender, name, d); found {
+		if r.Err != nil {
+			t.counts.Refused++
+		} else {
+			t.counts.Duplicates++
+		}
 		return r
 	}
 	ch := t.channels[name]
@@ -182,17 +202,21 @@ func (t *txn) way(from string, d *checked, operator bool) (*way, *deny.Reason) {
 			return nil, r
 		}
 	} else if r := allowed.Refusal(&t.policy, from, &d.Draft); r != nil {
-		t.counts.Refused++
 		return nil, t.changes[place{d.Channel, from}].explain(r)
 	}
-	w := &way{channel: d.Channel, sender: t.agent(from), to: t.recipients(from, d)}
-	if d.To != "" {
-		w.channel = Direct(from, d.To)
-	}
+	w := &way{channel: channelOf(from, d), sender: t.agent(from), to: t.recipients(from, d)}
 	if !operator && !allowed.Critical(d.Type) {
 		t.ways[e] = w
 	}
 	return w, nil
+}
+
+// channelOf is the channel that a draft goes to.
+func channelOf(from string, d *checked) string {
+	if d.To != "" {
+		return Direct(from, d.To)
+	}
+	return d.Channel
 }
 
 // recipients are the members of the channel at this moment.
@@ -226,14 +250,12 @@ func (t *txn) duplicate(sender int64, channel string, d *checked) (SendResult, b
 		}
 	}
 	if m.channel.name != channel || m.typ != d.Type || m.rank != d.rank || m.reply != d.ReplyTo || !jsonscan.Same(m.body, d.Body) {
-		t.counts.Refused++
 		return SendResult{Err: &deny.Reason{
 			Layer: deny.LayerMessages, Code: deny.MessageDuplicateKey, What: fmt.Sprintf("idempotency_key %s to %s", d.key, channel),
 			Why:  fmt.Sprintf("this key was taken for message %d of %s, which has another content", m.seq, m.channel.name),
 			Mend: "make a new UUID for every new message",
 		}}, true
 	}
-	t.counts.Duplicates++
 	return SendResult{Channel: m.channel.name, Sequence: m.seq, Time: time.Unix(0, m.time).UTC(), Duplicate: true}, true
 }
 

@@ -232,3 +232,45 @@ func TestAWayEndsWithThePolicyThatAllowedIt(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// Its answer was lost, and the policy changed before it was sent again: it was taken, and is not refused.
+func TestWhatWasTakenIsNoLessTakenUnderAnotherPolicy(t *testing.T) {
+	s := setUp(t)
+	drafts := []Draft{note("qa", "directly"), post("product", "in a channel"), as(note("qa", "critical"), Escalation)}
+	var was []SendResult
+	for _, d := range drafts {
+		was = append(was, s.send("pm", d))
+	}
+	p := seven()
+	p.Agents["pm"] = AgentPolicy{}
+	p.Channels["product"] = []string{"qa"}
+	delete(p.Agents, "outsider")
+	if err := s.SetPolicy(t.Context(), p); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		for i, d := range drafts {
+			again := s.late("pm", d)[0]
+			was[i].Duplicate = true
+			if diff := cmp.Diff(was[i], again); diff != "" {
+				t.Error(diff)
+			}
+			other := d
+			other.Body = []byte(`"another"`) // under the key of the first
+			_ = s.refused("pm", other, deny.MessageNotAllowed)
+			fresh := d
+			fresh.IdempotencyKey = newKey().String()
+			_ = s.refused("pm", fresh, deny.MessageNotAllowed)
+		}
+		if m, err := s.Metrics(t.Context()); err != nil || m.Refused != 6 || m.Duplicates != 3 {
+			t.Errorf("%+v, %v", m, err)
+		}
+		s.restart() // with the policy that allows them: they are the same for it
+		if err := s.SetPolicy(t.Context(), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ds := s.receive("pm", ReceiveRequest{Channel: Direct(System, "pm")}); len(ds) != 0 {
+		t.Errorf("its sender was told %v", bodies(ds))
+	}
+}

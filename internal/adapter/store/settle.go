@@ -6,7 +6,6 @@ import (
 	"database/sql/driver"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -38,8 +37,7 @@ func (a *Adapter) Refuse(ctx context.Context, agent string, q []Refusal) []error
 		case q[i].Untaken:
 			t.untaken(e)
 		default:
-			reason := strings.ToValidUTF8(q[i].Reason[:min(len(q[i].Reason), maxReason)], "")
-			t.again(e, "refused", reason, q[i].Delay)
+			t.again(e, "refused", clip(q[i].Reason, maxReason), q[i].Delay)
 		}
 		return err
 	})
@@ -119,7 +117,7 @@ func (t *txn) acknowledge(e *entry) {
 	t.end(e)
 	e.state, e.ended = done, t.ms()
 	t.touch(e)
-	t.release(e)
+	t.charge(e.sender, -e.weight())
 	t.counts.Acknowledged++
 }
 
@@ -129,13 +127,6 @@ func (t *txn) end(e *entry) {
 	e.queue.remove(e)
 	if e.refs--; e.refs == 0 && e.body != nil {
 		t.cached -= e.size
-	}
-}
-
-// release frees what a delivery of a sender took of its quota.
-func (t *txn) release(e *entry) {
-	if t.usage[e.sender] -= e.weight(); t.usage[e.sender] <= 0 {
-		delete(t.usage, e.sender)
 	}
 }
 
@@ -155,7 +146,7 @@ func (t *txn) again(e *entry, how, why string, delay time.Duration) {
 		}
 		// Those leased after it are void as with every other failure.
 		t.giveBack(e, waiting, 0)
-		t.give(e, reason)
+		t.give(e, false, reason)
 		return
 	}
 	if delay == 0 {

@@ -166,8 +166,8 @@ func (t *txn) flush() {
 		t.args = append(t.args, e.id, e.queue.recipient, state, e.attempts, e.nonce, until, span, e.ended, e.reason)
 	})
 	for _, d := range t.deaths {
-		t.exec("INSERT INTO dead (id, message, recipient, channel, at, attempts, reason, told, ended, how) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, '')",
-			d.id, d.message, d.recipient, d.channel, d.at, d.attempts, d.reason, d.told)
+		t.exec("INSERT INTO dead (id, message, recipient, channel, at, attempts, reason, told, evicted, ended, how) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, 0, '')",
+			d.id, d.message, d.recipient, d.channel, d.at, d.attempts, d.reason, d.told, d.evicted)
 	}
 	t.deaths = t.deaths[:0]
 }
