@@ -72,7 +72,7 @@ type (
 		Rootfs    string               `json:"rootfs,omitempty" jsonschema:"description=An absolute folder of the host; either image or rootfs"`
 		Command   []scalar             `json:"command,omitempty" jsonschema:"description=The program and its words; needed unless the mode is session,minItems=1"`
 		Env       map[string]scalar    `json:"env,omitempty" jsonschema:"description=Plain variables; never secrets"`
-		Mode      string               `json:"mode,omitempty" jsonschema:"enum=service,enum=session,enum=task,default=service"`
+		Mode      string               `json:"mode,omitempty" jsonschema:"enum=service,enum=session,enum=task,default=service,description=service: restarted when it ends; session: you start it; task: it runs once"`
 		Terminal  bool                 `json:"terminal,omitempty" jsonschema:"default=false,description=Its command has a terminal that operators attach to; a session's always has"`
 		Workspace string               `json:"workspace,omitempty" jsonschema:"description=A folder to begin with relative to the manifest; or https://HOST/REPOSITORY#BRANCH which is cloned"`
 		Mounts    []docMount           `json:"mounts,omitempty" jsonschema:"description=Read-only folders or files of the host"`
@@ -81,10 +81,10 @@ type (
 		Hosts     map[string]addresses `json:"hosts,omitempty" jsonschema:"description=Fixed addresses of listed names; instead of DNS"`
 		Channels  []nameWord           `json:"channels,omitempty" jsonschema:"description=Message channels"`
 		Messages  *docMessages         `json:"messages,omitempty" jsonschema:"description=What the agent may say to others beside its channels"`
-		Secrets   map[string]secret    `json:"secrets,omitempty" jsonschema:"description=References to secrets"`
-		Knowledge string               `json:"knowledge,omitempty" jsonschema:"description=A folder of Markdown notes; relative to the manifest"`
+		Secrets   map[string]secret    `json:"secrets,omitempty" jsonschema:"description=References to secrets (designed and not built: refused)"`
+		Knowledge string               `json:"knowledge,omitempty" jsonschema:"description=A folder of Markdown notes; relative to the manifest (designed and not built: refused)"`
 		Limits    *docLimits           `json:"limits,omitempty"`
-		Engine    string               `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman,default=cell"`
+		Engine    string               `json:"engine,omitempty" jsonschema:"enum=cell,enum=podman,default=cell,description=What makes its containers"`
 		OCI       string               `json:"ociRuntime,omitempty" jsonschema:"enum=runc,enum=crun,enum=runsc,enum=krun,description=With engine podman only"`
 		Tools     *docTools            `json:"tools,omitempty" jsonschema:"description=What the agent's gateway serves it beside messages"`
 		Ask       *docAsk              `json:"ask,omitempty" jsonschema:"description=Which calls of its tools a person approves first"`
@@ -109,21 +109,21 @@ type (
 		Output quantity `json:"output,omitempty" jsonschema:"description=Bytes that are kept of its stdout and of its stderr; 1Ki to 8Mi; 1Mi by default"`
 	}
 	docLimits struct {
-		Memory    quantity `json:"memory,omitempty" jsonschema:"description=Bytes: 512Mi or 1.5Gi or 1G"`
-		CPU       quantity `json:"cpu,omitempty" jsonschema:"description=Cores: 1 or 0.5 or 500m"`
-		PIDs      int      `json:"pids,omitempty" jsonschema:"minimum=8,maximum=32768"`
-		NoFile    int      `json:"noFile,omitempty" jsonschema:"minimum=64,maximum=1048576"`
-		Core      quantity `json:"core,omitempty" jsonschema:"description=Bytes of a core file; 0 means none"`
-		Disk      quantity `json:"disk,omitempty" jsonschema:"description=Bytes of the file system that HOME and workspace lie on; reserved on the host; 1Gi by default"`
+		Memory    quantity `json:"memory,omitempty" jsonschema:"description=Bytes of memory; 16Mi to 1Ti; 1Gi by default"`
+		CPU       quantity `json:"cpu,omitempty" jsonschema:"description=Cores; 10m to 1024; 1 by default"`
+		PIDs      int      `json:"pids,omitempty" jsonschema:"minimum=8,maximum=32768,default=512,description=Processes and threads"`
+		NoFile    int      `json:"noFile,omitempty" jsonschema:"minimum=64,maximum=1048576,default=1024,description=Open files of one process"`
+		Core      quantity `json:"core,omitempty" jsonschema:"description=Bytes of a core file; to 1Ti; 0 by default"`
+		Disk      quantity `json:"disk,omitempty" jsonschema:"description=Bytes of the file system that HOME and workspace lie on; reserved on the host; 16Mi to 16Ti; 1Gi by default"`
 		Inodes    int      `json:"inodes,omitempty" jsonschema:"minimum=64,maximum=2147483648,description=Files and folders on it; one for 8Ki of disk by default"`
-		Logs      quantity `json:"logs,omitempty" jsonschema:"description=Bytes of what the agent printed: all files together; 30Mi by default"`
-		Conns     int      `json:"connections,omitempty" jsonschema:"minimum=1,maximum=1536,description=Connections open at a time; 512 by default"`
-		StopGrace string   `json:"stopGrace,omitempty" jsonschema:"description=A time like 10s"`
+		Logs      quantity `json:"logs,omitempty" jsonschema:"description=Bytes of what the agent printed: all files together; 192Ki to 1Ti; 30Mi by default"`
+		Conns     int      `json:"connections,omitempty" jsonschema:"minimum=1,maximum=1536,default=512,description=Connections open at a time"`
+		StopGrace string   `json:"stopGrace,omitempty" jsonschema:"description=A time from 0s to 10m for the command to end before it is killed; 5s by default"`
 	}
 	docMessages struct {
 		To       []nameWord     `json:"to,omitempty" jsonschema:"description=Agents that it may write to directly; one-way"`
 		Critical []criticalWord `json:"critical,omitempty" jsonschema:"description=Critical types that it may send"`
-		MaxBytes quantity       `json:"maxBytes,omitempty" jsonschema:"description=Bytes of it in queues and dead letters; 2Mi to 64Gi; default 64Mi"`
+		MaxBytes quantity       `json:"maxBytes,omitempty" jsonschema:"description=Bytes of it in queues and dead letters; 2Mi to 64Gi; 64Mi by default"`
 		Push     *docPush       `json:"push,omitempty" jsonschema:"description=Deliver by POST into the runtime"`
 	}
 	docPush struct {
@@ -137,7 +137,7 @@ type (
 	}
 	docTo struct {
 		To  string `json:"to" jsonschema:"description=host:port"`
-		SNI string `json:"sni,omitempty" jsonschema:"enum=exact,enum=any,default=exact"`
+		SNI string `json:"sni,omitempty" jsonschema:"enum=exact,enum=any,default=exact,description=Whether the TLS server name and Host must match"`
 	}
 
 	scalar       struct{}
