@@ -235,6 +235,22 @@ func TestARefusalOfTheWardenIsPassedOn(t *testing.T) {
 	golden(t, filepath.Join("..", "..", "docs", "contracts", "json", "error.json"), out)
 }
 
+// What is wrong with the command line is said without asking a warden.
+func TestMistakesOfTheCommandLineNeedNoWarden(t *testing.T) {
+	nobody := filepath.Join(t.TempDir(), "no.sock")
+	for _, c := range []struct{ args, want string }{
+		{"verify --every 1h", "add --watch"},
+		{"verify --watch --no-controls", "leave out"},
+		{"evidence report /nonexistent", "cannot be read"},
+		{"evidence verify /nonexistent", "cannot be read"},
+	} {
+		_, errout, code := said(t, append(strings.Fields(c.args), "--socket", nobody)...)
+		if code != wire.ExitBadInput || !strings.Contains(errout, c.want) || !strings.Contains(errout, "to mend: ") {
+			t.Errorf("%s: %d, %q", c.args, code, errout)
+		}
+	}
+}
+
 func TestWhichTeamIsMeant(t *testing.T) {
 	many := sample()
 	many.Teams = append(many.Teams, wire.TeamStatus{Team: "other"})

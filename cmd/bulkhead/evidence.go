@@ -168,11 +168,11 @@ func isEvidenceID(name string) bool {
 // openEvidence checks a file against the keys in a PEM file or, without one,
 // against those of this host's warden.
 func (a *app) openEvidence(ctx context.Context, name, keyFile string) (*attest.Opened, error) {
-	keys, err := a.trustedKeys(ctx, keyFile)
+	raw, err := a.evidenceBytes(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	raw, err := a.evidenceBytes(ctx, name)
+	keys, err := a.trustedKeys(ctx, keyFile)
 	if err != nil {
 		return nil, err
 	}

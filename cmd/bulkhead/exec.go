@@ -22,6 +22,7 @@ type ttyFlag struct{ value bool }
 func (f *ttyFlag) register(c *cobra.Command) {
 	// Input is passed on always; -i is there for hands that type -it.
 	c.Flags().BoolP("interactive", "i", true, "pass input on (always so)")
+	_ = c.Flags().MarkHidden("interactive") // it is taken for who is used to write it
 	c.Flags().BoolVarP(&f.value, "tty", "t", false, "give it a terminal (default: when this is one)")
 }
 

@@ -35,10 +35,13 @@ or a control did not bite. The evidence command keeps the result, signed.`,
   sudo bulkhead verify --watch`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if watch {
-				if len(args) > 0 || rows || engine != "" {
-					return badInput("--watch is for a whole team, and has no rows", "leave out the agents, --engine and --rows")
+				if len(args) > 0 || rows || engine != "" || noControls {
+					return badInput("--watch is for a whole team, has no rows, and always makes the controls of its attacks", "leave out the agents, --engine, --rows and --no-controls")
 				}
 				return a.verifyWatch(c.Context(), every)
+			}
+			if c.Flags().Changed("every") {
+				return badInput("--every is how often --watch looks", "add --watch, or leave out --every")
 			}
 			return a.verify(c.Context(), wire.VerifyRequest{Agents: args, Engine: engine, NoControls: noControls}, rows)
 		},

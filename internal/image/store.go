@@ -46,6 +46,9 @@ type Store struct {
 // NewStore is the store at dir with default limits.
 func NewStore(dir string) *Store { return &Store{Dir: dir, Limits: DefaultLimits()} }
 
+// ErrEmpty is wrapped when what is imported holds nothing: nothing could run from it.
+var ErrEmpty = errors.New("image: it holds no files")
+
 // Import reads a tar as the image name, replacing one of that name. When it
 // fails the store is as before.
 func (s *Store) Import(name, source string, in io.Reader) (*Info, error) {
@@ -96,6 +99,9 @@ func (s *Store) fill(part string, info *Info, unpack func(*os.Root) (Counts, err
 	defer func() { _ = root.Close() }()
 	if info.Counts, err = unpack(root); err != nil {
 		return err
+	}
+	if info.Counts.Entries == 0 {
+		return ErrEmpty
 	}
 	if err := mountPoints(root); err != nil {
 		return err

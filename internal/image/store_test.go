@@ -118,6 +118,11 @@ func TestFailedImportLeavesTheStoreAsItWas(t *testing.T) {
 	if _, err := s.Import("x", "test", bytes.NewReader(tarOf(t, reg("b", "2"), reg("../c", "3")))); err == nil {
 		t.Fatal("a hostile tar was taken")
 	}
+	for what, in := range map[string][]byte{"nothing at all": nil, "a tar of nothing": tarOf(t)} {
+		if _, err := s.Import("x", "test", bytes.NewReader(in)); !errors.Is(err, ErrEmpty) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
 	if _, err := s.Import("../x", "test", bytes.NewReader(nil)); err == nil {
 		t.Fatal("a hostile name was taken")
 	}

@@ -91,8 +91,12 @@ func (r *reader) folder(p place) string {
 	if !ok {
 		return ""
 	}
+	if s == "" {
+		r.fault(p, "remove the line, or name a folder like ./project", "the folder is an empty text")
+		return ""
+	}
 	short := path.Clean(s)
-	if trimmed := strings.TrimPrefix(s, "./"); s == "" || trimmed != short && s != "." && s != "./" || strings.ContainsAny(s, "\n\t") {
+	if trimmed := strings.TrimPrefix(s, "./"); trimmed != short && s != "." && s != "./" || strings.ContainsAny(s, "\n\t") {
 		r.fault(p, "write "+clip(short), "%q is not in its shortest form", clip(s))
 		return ""
 	}

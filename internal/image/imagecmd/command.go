@@ -221,6 +221,9 @@ func importCommand(store *image.Store) *cobra.Command {
 
 func doImport(c *cobra.Command, store *image.Store, name, source string, in io.Reader) error {
 	info, err := store.Import(name, source, in)
+	if errors.Is(err, image.ErrEmpty) {
+		return badInput(source+" holds no files", "name a tar of a root file system, as `docker export CONTAINER | bulkhead image import - NAME` gives one", err)
+	}
 	return show(c, info, err)
 }
 
