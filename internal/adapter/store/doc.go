@@ -31,7 +31,9 @@
 // marked, when an operator replays or drops it. request has what the orchestrator
 // asked of channels, and membership what of it was approved and is in force: it
 // lies over the manifest's policy, which is not kept here, while that gives the
-// channel the members that it had then. Beside the database lies
+// channel the members that it had then. late has what was refused after an outbox had
+// accepted it, until its sender is told. A row message of sqlite_sequence, made by
+// [Repair], is an id below which none is given. Beside the database lies
 // PATH.lock, whose flock keeps a second adapter out, and SQLite's log PATH-wal,
 // which is made long with zeros before SQLite opens it (log.go).
 //

@@ -2,7 +2,8 @@ package store
 
 // Parts of a sender's quota that one recipient may hold, so that nobody who
 // refuses everything, or takes nothing, stops a sender towards everybody else:
-// a quarter is left.
+// a quarter is left. Critical messages are bound by the whole quota alone, or such a
+// member of a channel would keep them from all others.
 const (
 	queuedShare = 2 // half of it in the recipient's queue, and what is begun below it
 	deadShare   = 4 // a quarter of it in the recipient's dead letters

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -130,4 +131,37 @@ func TestLateRefusalsOutliveTheAdapter(t *testing.T) {
 			})
 		})
 	}
+}
+
+// FuzzLate refuses any draft late: what is told of it is small, and the store goes on.
+func FuzzLate(f *testing.F) {
+	f.Add("qa", "", "note", "", 0)
+	f.Add("<\xff", "\x00product", "Ä", "1b4e28ba-2fa1-11d2-883f-0016d3cca427", 100)
+	a := fuzzed(f)
+	f.Fuzz(func(t *testing.T, to, channel, typ, key string, times int) {
+		larger := func(s string) string { return strings.Repeat(s, min(max(times, 1), 200)) }
+		d := Draft{To: larger(to), Channel: larger(channel), Type: Type(larger(typ)), IdempotencyKey: larger(key), Body: []byte("0")}
+		done := make(chan []SendResult, 1)
+		a.Submit("pm", []Draft{d}, true, func(r []SendResult) { done <- r })
+		a.CommitAside()
+		<-done
+		if err := a.do(t.Context(), &op{run: func(x *txn) {
+			for _, u := range x.untold {
+				for _, one := range u.failures {
+					raw, err := json.Marshal(one)
+					if most := 6*(4*maxName+2+maxReason) + 1024; err != nil || len(raw) > most || !utf8.ValidString(one.Reason+one.Recipient+one.Channel) {
+						t.Errorf("%d bytes, %v: %s", len(raw), err, raw)
+					}
+				}
+				u.next = 0 // told at once
+			}
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		for _, agent := range []string{"pm", "orchestrator", "qa"} {
+			if got, err := a.Receive(t.Context(), agent, ReceiveRequest{Max: maxReceive}); err == nil {
+				a.Ack(t.Context(), agent, leases(got))
+			}
+		}
+	})
 }

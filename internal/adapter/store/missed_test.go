@@ -347,6 +347,50 @@ func TestWhatHadToGoAfterALeaseThatNeverArrivedIsMissed(t *testing.T) {
 	})
 }
 
+// Its only try was a lease that may never have arrived: an earlier version did not tell it from
+// one that was given up after its tries.
+func TestAnOlderStoreKnowsWhatHadToGoAfterALease(t *testing.T) {
+	s := setUp(t)
+	s.send("pm", note("qa", "0"))
+	s.receive("qa", ReceiveRequest{Max: 1, Lease: maxLease})
+	for _, n := range numbered(QueueSize)[1:] {
+		s.send("pm", as(note("qa", n), Escalation)) // the leased one is the only that may go
+	}
+	s.send("pm", as(note("qa", "last"), Escalation))
+	s.send("pm", note("design", "given up after its tries"))
+	if err := s.do(t.Context(), &op{run: func(t *txn) {
+		for _, e := range t.queue("design").entries {
+			e.attempts = MaxTries + 1
+			t.give(e, false, "refused 4 times; the last reason: evicted: not so")
+		}
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := pureGo()
+	c, err := d.writer(s.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{"DROP TABLE late", "DROP INDEX dead_missed", "ALTER TABLE dead DROP COLUMN evicted", migrations[3][2], "PRAGMA user_version = 4"} {
+		if err := c.exec(sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+	s.open()
+	if diff := cmp.Diff([]string{"0"}, said(s.missed("qa", "@pm+qa", Message{}, 0).Messages)); diff != "" {
+		t.Error(diff)
+	}
+	if got := s.missed("design", "@design+pm", Message{}, 0); len(got.Messages) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
 // FuzzMissed asks with any numbers: what comes is in the range and was not handed out.
 func FuzzMissed(f *testing.F) {
 	f.Add("product", uint64(0), int64(0), uint64(0), uint64(0), false)

@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"bulkhead/internal/deny"
@@ -36,7 +35,7 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 	limit := t.quota(from)
 	open := 0
 	for i, q := range to {
-		if limit > 0 && t.greedy(m.sender, q, limit) {
+		if limit > 0 && !m.critical && t.greedy(m.sender, q, limit) {
 			closed[i] = fmt.Sprintf("the queue and the dead letters of %s hold what they may of the quota of %s (%d)", q.name, from, limit)
 		} else {
 			open++
@@ -44,11 +43,10 @@ func (t *txn) post(m *record, channel, from string, to []*queue, direct bool) *d
 	}
 	switch {
 	case limit == 0 || len(to) == 0:
-	case open == 0 || open < len(to) && m.critical:
-		i := slices.IndexFunc(closed, func(why string) bool { return why != "" })
+	case open == 0:
 		return &deny.Reason{
-			Layer: deny.LayerMessages, Code: deny.MessageQuota, Why: closed[i], RetryAfter: retryQuota,
-			Mend: "wait until " + to[i].name + " has acknowledged some; an operator can drop its dead letters, or raise agents." + from + ".messages.maxBytes",
+			Layer: deny.LayerMessages, Code: deny.MessageQuota, Why: closed[0], RetryAfter: retryQuota,
+			Mend: "wait until " + to[0].name + " has acknowledged some; an operator can drop its dead letters, or raise agents." + from + ".messages.maxBytes",
 		}
 	default:
 		if used := t.held(m.sender).charged(limit); used+m.weight()*int64(open) > limit {
