@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 const pageSize = 4096
@@ -129,6 +131,39 @@ func TestRepairGivesNoNumberOfALostMessageAgain(t *testing.T) {
 	}
 	if next, err := s.Tail(t.Context(), tail.Position, 10, 0); err != nil || len(next.Messages) != 1 {
 		t.Errorf("who follows all messages sees %+v, %v", next, err)
+	}
+}
+
+// A row that can be read and makes no sense is lost as well: what it was about is queued again.
+func TestRepairQueuesAgainWhatADamagedRowWasAbout(t *testing.T) {
+	s := setUp(t)
+	for _, n := range numbered(3) {
+		s.send("pm", note("qa", n))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d := pureGo()
+	c, err := d.writer(s.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{ // a strict table takes no such value but by damage
+		"CREATE TABLE copy AS SELECT * FROM delivery", "DROP TABLE delivery", "ALTER TABLE copy RENAME TO delivery", "UPDATE delivery SET state = 'x' WHERE message = 2",
+	} {
+		if err := c.exec(sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.close(); err != nil {
+		t.Fatal(err)
+	}
+	if r, err := Repair(t.Context(), s.Path); err != nil || r.Requeued != 1 || len(r.Lost) == 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	s.open()
+	if diff := cmp.Diff(numbered(3), bodies(s.receive("qa", ReceiveRequest{}))); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -116,6 +116,7 @@ func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 		rows = append(rows, r)
 		return nil
 	}, from, to)
+	var damaged []span
 	for _, r := range rows {
 		// A damaged page may show a row twice, or values of another type.
 		sql := fmt.Sprintf("INSERT OR IGNORE INTO %s %s VALUES (?%s)", name, into, strings.Repeat(", ?", len(r)-1))
@@ -124,10 +125,13 @@ func (s *salvage) part(name, key string, from, to int64) ([]span, error) {
 				return nil, err
 			}
 			s.lose("a row of table %s is damaged: %v", name, err)
+			if id, ok := r[0].(int64); ok { // the key is the first column
+				damaged = append(damaged, span{id, id})
+			}
 		}
 	}
 	if readErr == nil {
-		return nil, nil
+		return damaged, nil
 	}
 	if from == to {
 		return []span{{from, to}}, nil
