@@ -157,6 +157,9 @@ the command ends well the message is on disk. The same --key sends it once.`,
 			if (d.To == "") == (d.Channel == "") {
 				return badInput("one of --to and --channel is needed", "bulkhead msg send --to AGENT BODY")
 			}
+			if err := oneOf("priority", priority, string(adapter.Low), string(adapter.Normal), string(adapter.High)); err != nil {
+				return err
+			}
 			body, err := a.body(args[0])
 			if err != nil {
 				return err

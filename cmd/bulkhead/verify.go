@@ -38,10 +38,19 @@ or a control did not bite. The evidence command keeps the result, signed.`,
 				if len(args) > 0 || rows || engine != "" || noControls {
 					return badInput("--watch is for a whole team, has no rows, and always makes the controls of its attacks", "leave out the agents, --engine, --rows and --no-controls")
 				}
+				if every < time.Minute {
+					return badInput(every.String()+" is less than a minute", "say --every 1m, or more")
+				}
 				return a.verifyWatch(c.Context(), every)
 			}
 			if c.Flags().Changed("every") {
 				return badInput("--every is how often --watch looks", "add --watch, or leave out --every")
+			}
+			if err := oneOf("engine", engine, "cell", "podman"); err != nil {
+				return err
+			}
+			if engine != "" && len(args) > 0 {
+				return badInput("agents and --engine are both named", "keep one of the two")
 			}
 			return a.verify(c.Context(), wire.VerifyRequest{Agents: args, Engine: engine, NoControls: noControls}, rows)
 		},
