@@ -72,6 +72,9 @@ func newRevokeCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke AGENT host:port | revoke AGENT --all | revoke AGENT GRANT",
 		Short: "End a temporary destination, with its connections, or a grant of tool calls",
+		Long: `End a temporary destination that "allow" gave, with the connections that are open
+through it; all of them with --all; or a grant of tool calls, by the name that "grants"
+shows.`,
 		Example: `  sudo bulkhead revoke writer files.example.com:443
   sudo bulkhead revoke writer --all
   sudo bulkhead revoke writer gq7xk2m9a    # as "bulkhead grants" shows it`,

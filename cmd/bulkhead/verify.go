@@ -23,11 +23,12 @@ func newVerifyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [AGENT...]",
 		Short: "Attack every wall and show what held",
-		Long: `Attack the team from each agent's runtime, gateway, bare account and code, and from
-its servers, and show which layer refused: one line for each attack, with how many of its attempts were
-denied from where; --rows shows each attempt with its evidence. Each attack has a control: with that layer off in a decoy it
-must succeed, or the refusal proves nothing. Ends with 1 when an attack succeeded
-or a control did not bite. The evidence command keeps the result, signed.`,
+		Long: `Attack the team from each agent's runtime, gateway, bare account and code, and from its
+servers, and show which layer refused: one line for each attack, with how many of its
+attempts were denied from where; --rows shows each attempt with its evidence. Each
+attack has a control: with that layer off in a decoy it must succeed, or the refusal
+proves nothing. Ends with 1 when an attack succeeded or a control did not bite. The
+evidence command keeps the result, signed.`,
 		Example: `  sudo bulkhead verify
   sudo bulkhead verify writer --no-controls
   sudo bulkhead verify --engine podman
