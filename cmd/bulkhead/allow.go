@@ -39,6 +39,9 @@ addresses only, lets the agent's dialer connect for at most 10 seconds after it.
 				if len(args) > 1 {
 					return badInput("--list takes no destination", "`bulkhead allow --list [AGENT]`")
 				}
+				if once || c.Flags().Changed("for") {
+					return badInput("--list allows nothing, so --for and --once mean nothing beside it", "`bulkhead allow --list [AGENT]`")
+				}
 				return a.listGrants(c.Context(), args)
 			}
 			if len(args) != 2 {
@@ -51,6 +54,9 @@ addresses only, lets the agent's dialer connect for at most 10 seconds after it.
 				return badInput("for how long is not said", "add --for 1h, or --once for one connection; what is needed for good belongs into bulkhead.yaml")
 			case period == 0:
 				period = onceFor
+			}
+			if err := destination(args[1]); err != nil {
+				return err
 			}
 			return a.allow(c.Context(), wire.AllowRequest{Agent: args[0], Target: args[1], For: period, Once: once})
 		},
@@ -66,6 +72,9 @@ func newRevokeCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke AGENT host:port | revoke AGENT --all | revoke AGENT GRANT",
 		Short: "End a temporary destination, with its connections, or a grant of tool calls",
+		Long: `End a temporary destination that "allow" gave, with the connections that are open
+through it; all of them with --all; or a grant of tool calls, by the name that "grants"
+shows.`,
 		Example: `  sudo bulkhead revoke writer files.example.com:443
   sudo bulkhead revoke writer --all
   sudo bulkhead revoke writer gq7xk2m9a    # as "bulkhead grants" shows it`,
@@ -73,6 +82,11 @@ func newRevokeCommand(a *app) *cobra.Command {
 		RunE: func(c *cobra.Command, args []string) error {
 			if all == (len(args) == 2) {
 				return badInput("name one destination, or say --all", "`bulkhead allow --list` shows what is allowed for a while")
+			}
+			if !all && strings.Contains(args[1], ":") {
+				if err := destination(args[1]); err != nil {
+					return err
+				}
 			}
 			team, err := a.theTeam(c.Context())
 			if err != nil {

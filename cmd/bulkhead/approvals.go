@@ -22,7 +22,7 @@ func newApprovalsCommand(a *app) *cobra.Command {
 wait, the one that is over first on top: since when, until when, and what the call is
 given. With an ID more of the input is shown. The agent wrote the input: it is no
 instruction, and the text of a field stands behind a bar, or behind > where a line of it
-goes on. What would not be seen as it is is escaped: \\u200b; a backslash is two.`,
+goes on. What cannot be seen is escaped, as in \u200b; a backslash itself is shown as \\.`,
 		Example: `  sudo bulkhead approvals
   sudo bulkhead approvals writer xk2m9qa7b
   sudo bulkhead approvals --json`,

@@ -6,6 +6,7 @@ func newCompletionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "completion bash|zsh|fish",
 		Short: "Print a completion script for a shell",
+		Long:  "Print a script that completes commands, flags and names of agents in a shell.",
 		Example: `  source <(bulkhead completion bash)
   bulkhead completion zsh > "${fpath[1]}/_bulkhead"
   bulkhead completion fish | source`,

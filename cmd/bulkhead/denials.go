@@ -25,9 +25,10 @@ func newDenialsCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "denials [AGENT...]",
 		Short: "Show what was refused, why, and what would allow it",
-		Long: `Show what agents were refused: each destination, message and tool once, with a count. The gateway's
-and the adapter's records say what was asked; the warden's pin server and the counters of nftables are
-witnesses that no agent can reach. The warden's counters begin with its own start.`,
+		Long: `Show what agents were refused: each destination, message and tool once, with a count.
+The gateway's and the adapter's records say what was asked; the warden's pin server and
+the counters of nftables are witnesses that no agent can reach. The warden's counters
+begin with its own start.`,
 		Example: `  sudo bulkhead denials
   sudo bulkhead denials writer --since 1h --json`,
 		RunE: func(c *cobra.Command, args []string) error {

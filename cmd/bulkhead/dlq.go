@@ -38,17 +38,25 @@ func newDeadLettersCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dlq",
 		Short: "See, replay and drop what could not be delivered",
-		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long: `See, replay and drop dead letters: messages that could not be delivered, because
+nobody took them in time or in as many tries, or because their receiver is gone. They
+stay on disk, and count against their sender's quota, until they are replayed or
+dropped.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(
 		newDeadListCommand(a), newDeadInspectCommand(a),
 		newDeadSetCommand(a, protocol.VerbDeadReplay, &cobra.Command{
 			Use: "replay ID...", Short: "Queue dead letters anew",
+			Long: `Queue dead letters anew for the agents that they are for, with all of their tries.
+They are named by their ids (see "dlq list"); --all takes those of one agent.`,
 			Example: "  sudo bulkhead dlq replay 17 18\n  sudo bulkhead dlq replay --all engineering",
 		}, "queued anew"),
 		newDeadSetCommand(a, protocol.VerbDeadDrop, &cobra.Command{
 			Use: "drop ID...", Short: "Forget dead letters for good",
+			Long: `Forget dead letters for good: they are neither delivered nor shown any more. They
+are named by their ids (see "dlq list"); --all takes those of one agent.`,
 			Example: "  sudo bulkhead dlq drop 17\n  sudo bulkhead dlq drop --all engineering",
 		}, "dropped"),
 	)

@@ -37,8 +37,10 @@ func newEgressCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "egress",
 		Short: "Work on an agent's list of destinations",
-		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long: `Work on an agent's list of destinations (egress in the manifest). To try one for a
+while, see "allow"; to see what was refused, "denials".`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(&cobra.Command{
 		Use:   "suggest AGENT",

@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
-
 	"bulkhead/internal/client"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/team"
@@ -23,32 +21,6 @@ func (e exitCode) Error() string { return "exit code " + strconv.Itoa(int(e)) }
 // badInput is a mistake of the command line: nothing was changed.
 func badInput(what, mend string) error {
 	return &client.Error{What: what, Mend: mend, Exit: wire.ExitBadInput}
-}
-
-// ofCommandLine takes what cobra itself says about the words after the command c:
-// it has no type. Anything else stays as it is.
-func ofCommandLine(c *cobra.Command, err error) error {
-	if err == nil {
-		return nil
-	}
-	what := err.Error()
-	for _, start := range []string{"unknown command", "accepts ", "requires ", "required flag", "invalid argument", "if any flags in the group"} {
-		if !strings.HasPrefix(what, start) {
-			continue
-		}
-		// What cobra adds after the first line are names that are like the wrong one.
-		what, _, _ = strings.Cut(what, "\n")
-		mend := "write `" + c.UseLine() + "`; see `" + c.CommandPath() + " --help`"
-		if c.HasAvailableSubCommands() {
-			mend = "see `" + c.CommandPath() + " --help`"
-			c.SuggestionsMinimumDistance = 2 // letters, as cobra's own
-			if like := c.SuggestionsFor(c.Flags().Arg(0)); len(like) > 0 {
-				mend = "did you mean `" + c.CommandPath() + " " + like[0] + "`? Else " + mend
-			}
-		}
-		return badInput(what, mend)
-	}
-	return err
 }
 
 // failure is the JSON form of a failed command (docs/contracts/json/error.json).

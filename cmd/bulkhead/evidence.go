@@ -168,6 +168,7 @@ func isEvidenceID(name string) bool {
 // openEvidence checks a file against the keys in a PEM file or, without one,
 // against those of this host's warden.
 func (a *app) openEvidence(ctx context.Context, name, keyFile string) (*attest.Opened, error) {
+	// The file first: that it cannot be read needs no warden to be told.
 	raw, err := a.evidenceBytes(ctx, name)
 	if err != nil {
 		return nil, err
@@ -197,6 +198,10 @@ func (a *app) trustedKeys(ctx context.Context, keyFile string) (attest.Keys, err
 		text = raw
 	} else {
 		k, err := a.evidenceKeys(ctx, wire.VerbEvidenceKeys)
+		var known *client.Error
+		if client.NotRunning(err) && errors.As(err, &known) {
+			return nil, &client.Error{What: known.What, Mend: "name the key with --key PEM: without it the warden is asked for this host's", Exit: known.Exit, Err: err}
+		}
 		if err != nil {
 			return nil, err
 		}

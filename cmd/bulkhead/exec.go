@@ -47,6 +47,9 @@ agent itself. The exit code is that of the command.`,
   sudo bulkhead exec writer --container gateway -- /.bulkhead/bulkhead-shim`,
 		Args: agentAndCommand,
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := oneOf("container", container, "runtime", "gateway"); err != nil {
+				return err
+			}
 			team, err := a.theTeam(c.Context())
 			if err != nil {
 				return err

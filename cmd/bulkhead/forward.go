@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"strconv"
 	"sync"
 	"time"
 
@@ -67,10 +66,6 @@ func loopbackOf(team, agent string) netip.Addr {
 }
 
 func (a *app) forwardPorts(ctx context.Context, agent string, ports []string, listen string) error {
-	team, err := a.theTeam(ctx)
-	if err != nil {
-		return err
-	}
 	if listen != "" {
 		at, err := netip.ParseAddrPort(listen)
 		if err != nil || !at.Addr().IsLoopback() {
@@ -80,6 +75,17 @@ func (a *app) forwardPorts(ctx context.Context, agent string, ports []string, li
 			return badInput("--listen is for one port", "run the command once for each port")
 		}
 	}
+	numbers := make([]uint16, len(ports))
+	for i, text := range ports {
+		var err error
+		if numbers[i], err = port(text); err != nil {
+			return err
+		}
+	}
+	team, err := a.theTeam(ctx)
+	if err != nil {
+		return err
+	}
 	shown := forwarding{SchemaVersion: 1, Team: team, Agent: agent}
 	var listeners []net.Listener
 	defer func() {
@@ -87,12 +93,7 @@ func (a *app) forwardPorts(ctx context.Context, agent string, ports []string, li
 			_ = l.Close()
 		}
 	}()
-	for _, text := range ports {
-		n, err := strconv.ParseUint(text, 10, 16)
-		if err != nil || n == 0 {
-			return badInput(text+" is not a port", "write a number from 1 to 65535")
-		}
-		port := uint16(n)
+	for _, port := range numbers {
 		req := wire.ForwardRequest{Team: team, Agent: agent, Port: port, Check: true}
 		if err := a.client().Call(ctx, wire.VerbForward, req, nil, a.progress); err != nil {
 			return err

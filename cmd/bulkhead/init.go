@@ -17,7 +17,8 @@ func newInitCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "init [DIR]",
 		Short: "Write a commented bulkhead.yaml",
-		Long:  "Write a commented bulkhead.yaml to DIR (default: here). A file that is there is never overwritten.",
+		Long: `Write a commented bulkhead.yaml to DIR (default: here), which is made with its parents
+when it does not exist. A file that is there is never overwritten.`,
 		Example: `  bulkhead init
   bulkhead init ./myteam`,
 		Args: cobra.MaximumNArgs(1),

@@ -37,6 +37,9 @@ agent printed faster than this could be read.`,
 			if tail < -1 {
 				return badInput("--tail is negative", "name how many lines to show, or -1 for all")
 			}
+			if err := oneOf("container", container, "runtime", "gateway", "dialer"); err != nil {
+				return err
+			}
 			team, err := a.theTeam(c.Context())
 			if err != nil {
 				return err

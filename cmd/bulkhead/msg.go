@@ -49,8 +49,11 @@ func newMessagesCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "msg",
 		Short: "See and send messages between agents",
-		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long: `See the messages between agents, send some as the operator, decide on changes of
+channels that the orchestrator asks for, and back up or repair the store that holds
+them.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(newTailCommand(a), newSendCommand(a), newQueuesCommand(a), newThreadsCommand(a), newChannelsCommand(a), newRequestsCommand(a),
 		newApproveCommand(a), newRefuseCommand(a), newBackupCommand(a), newRepairCommand(a))
@@ -156,6 +159,9 @@ the command ends well the message is on disk. The same --key sends it once.`,
 		RunE: func(c *cobra.Command, args []string) error {
 			if (d.To == "") == (d.Channel == "") {
 				return badInput("one of --to and --channel is needed", "bulkhead msg send --to AGENT BODY")
+			}
+			if err := oneOf("priority", priority, string(adapter.Low), string(adapter.Normal), string(adapter.High)); err != nil {
+				return err
 			}
 			body, err := a.body(args[0])
 			if err != nil {

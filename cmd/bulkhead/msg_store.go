@@ -146,8 +146,9 @@ func newMetricsCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "metrics",
 		Short: "Print the team's numbers in the Prometheus text format",
-		Long: `Print what the checks of the running team found, notices and outboxes, and depth, age, retries, dead
-letters and write times of its message adapter if it has one, in the Prometheus text format, for node_exporter's textfile collector.`,
+		Long: `Print what the checks of the running team found, notices and outboxes, and depth, age,
+retries, dead letters and write times of its message adapter if it has one, in the
+Prometheus text format, for node_exporter's textfile collector.`,
 		Example: "  sudo bulkhead metrics > /var/lib/node_exporter/bulkhead.prom",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

@@ -18,7 +18,9 @@ func newPlanCommand(a *app) *cobra.Command {
 		Use:   "plan",
 		Short: "Check the manifest and show what would change",
 		Long: `Check the manifest and show what "up" would change. Nothing is changed. Without a
-running warden the manifest is compared with the one in force, when that can be read.`,
+running warden the manifest is compared with the one in force, when that can be read;
+what needs the warden is then not checked: whether images, folders and files of the host
+exist and may be used, and whether the host has room.`,
 		Example: `  bulkhead plan
   bulkhead plan -f team/bulkhead.yaml --json`,
 		Args: cobra.NoArgs,
@@ -46,6 +48,9 @@ func (a *app) plan(ctx context.Context, file string) error {
 	if a.json {
 		return a.printJSON(res)
 	}
+	if against != "" {
+		against += notChecked
+	}
 	heads := map[wire.Action]string{
 		wire.ActionCreate: "create", wire.ActionUpdate: "update, no restart", wire.ActionRestart: "restart",
 		wire.ActionRemove: "remove", wire.ActionKeep: "keep", wire.ActionStart: "start",
@@ -64,6 +69,9 @@ func (a *app) plan(ctx context.Context, file string) error {
 	a.next("nothing to do: the manifest is in force")
 	return nil
 }
+
+// notChecked is what a plan without the warden leaves open: only root can see it.
+const notChecked = "\nNot checked without the warden: whether images, folders and files of the host exist and may be used"
 
 // planAlone compares with the manifest in force, which only root can read.
 func (a *app) planAlone(m *team.Manifest, presets team.Expansions) (res wire.PlanResult, against string) {

@@ -18,10 +18,11 @@ func newProveCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "prove",
 		Short: "Say exactly what the kernel lets the team do",
-		Long: `Read back what the kernel holds and say exactly, not by samples, what it lets each
-agent do: every packet that the host's rules let out, every system call of every
-thread, privileges, namespaces, ids, what is writable, limits; and the same of the
-servers on which the team relies. Nothing is attacked or changed. Ends with 1 when a statement does not hold.`,
+		Long: `Read back what the kernel holds and say exactly, not by samples, what it lets each agent
+do: every packet that the host's rules let out, every system call of every thread,
+privileges, namespaces, ids, what is writable, limits; and the same of the servers on
+which the team relies. Nothing is attacked or changed. Ends with 1 when a statement does
+not hold.`,
 		Example: `  sudo bulkhead prove
   sudo bulkhead prove --read
   sudo bulkhead prove --json > proof.json`,

@@ -27,6 +27,7 @@ type app struct {
 	json     bool   // --json
 	colour   bool   // out is a terminal, and NO_COLOR is not set
 	terminal bool   // out is a terminal
+	noHelp   error  // why there is no help to show
 }
 
 // client reaches the warden.
@@ -45,7 +46,9 @@ func run(args []string, in, out, errout *os.File) int {
 	root.SetOut(out)
 	root.SetErr(errout)
 	command, err := root.ExecuteContextC(ctx)
-	err = ofCommandLine(command, err)
+	if err = ofCommandLine(command, err); err == nil {
+		err = a.noHelp
+	}
 	var code exitCode
 	switch {
 	case err == nil:
@@ -74,9 +77,8 @@ account, namespaces and list of destinations; everything else is denied.
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
-		return badInput(err.Error(), "see `"+c.CommandPath()+" --help`")
-	})
+	root.SetFlagErrorFunc(ofFlag)
+	root.PersistentPreRunE = func(*cobra.Command, []string) error { return a.checkTeam() }
 	f := root.PersistentFlags()
 	f.BoolVar(&a.json, "json", false, "print JSON with a schemaVersion")
 	f.StringVar(&a.team, "team", "", "the team, when several run")
@@ -88,5 +90,6 @@ account, namespaces and list of destinations; everything else is denied.
 		newForwardCommand(a), newWorkspaceCommand(a), newAllowCommand(a), newRevokeCommand(a), newApprovalsCommand(a), newApproveCallCommand(a), newDenyCommand(a), newGrantsCommand(a), newExecutionCommand(a), newTokenCommand(a), newAuditCommand(a), newMessagesCommand(a), newDeadLettersCommand(a), newMetricsCommand(a), newWatchCommand(a), newDenialsCommand(a), newNoticesCommand(a), newWhyCommand(a), newEgressCommand(a),
 		newVerifyCommand(a), newProveCommand(a), newEvidenceCommand(a), newDoctorCommand(a), newVersionCommand(a), newCompletionCommand(a), imagecmd.Command(a.host),
 	)
+	a.helpOn(root)
 	return root
 }

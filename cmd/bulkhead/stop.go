@@ -13,7 +13,8 @@ func newRestartCommand(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "restart [AGENT...]",
 		Short: "Make agents' containers anew",
-		Long: "Stop agents and make their containers anew. Without names: all agents of the team. Data is kept.\n" +
+		Long: "Stop agents and make their containers anew. Without names: all agents of the\n" +
+			"team. Data is kept.\n" +
 			"comm_adapter restarts the team's adapter: messages wait meanwhile, and none is lost.",
 		Example: `  sudo bulkhead restart writer
   sudo bulkhead restart comm_adapter

@@ -51,6 +51,15 @@ can read. It is kept nowhere else: a token that is lost is revoked and made anew
 			if c.Flags().Changed("domains") {
 				q.Domains = &domains
 			}
+			if c.Flags().Changed("for") && q.For < time.Second {
+				return badInput(fmt.Sprintf("a token cannot live for %s", q.For), "write 30m or 1h")
+			}
+			if q.Rate < 0 || q.Memory < 0 || q.Storage < 0 {
+				return badInput("--rate, --memory and --storage are bounds, and one is below 0", "leave it out for the manifest's own")
+			}
+			if err := oneOf("alg", q.Alg, "EdDSA", "RS256", "HS256"); err != nil {
+				return err
+			}
 			q.Agent = args[0]
 			return a.issue(c.Context(), q, out)
 		},

@@ -23,11 +23,12 @@ func newVerifyCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "verify [AGENT...]",
 		Short: "Attack every wall and show what held",
-		Long: `Attack the team from each agent's runtime, gateway, bare account and code, and from
-its servers, and show which layer refused: one line for each attack, with how many of its attempts were
-denied from where; --rows shows each attempt with its evidence. Each attack has a control: with that layer off in a decoy it
-must succeed, or the refusal proves nothing. Ends with 1 when an attack succeeded
-or a control did not bite. The evidence command keeps the result, signed.`,
+		Long: `Attack the team from each agent's runtime, gateway, bare account and code, and from its
+servers, and show which layer refused: one line for each attack, with how many of its
+attempts were denied from where; --rows shows each attempt with its evidence. Each
+attack has a control: with that layer off in a decoy it must succeed, or the refusal
+proves nothing. Ends with 1 when an attack succeeded or a control did not bite. The
+evidence command keeps the result, signed.`,
 		Example: `  sudo bulkhead verify
   sudo bulkhead verify writer --no-controls
   sudo bulkhead verify --engine podman
@@ -38,10 +39,19 @@ or a control did not bite. The evidence command keeps the result, signed.`,
 				if len(args) > 0 || rows || engine != "" || noControls {
 					return badInput("--watch is for a whole team, has no rows, and always makes the controls of its attacks", "leave out the agents, --engine, --rows and --no-controls")
 				}
+				if every < time.Minute {
+					return badInput(every.String()+" is less than a minute", "say --every 1m, or more")
+				}
 				return a.verifyWatch(c.Context(), every)
 			}
 			if c.Flags().Changed("every") {
 				return badInput("--every is how often --watch looks", "add --watch, or leave out --every")
+			}
+			if err := oneOf("engine", engine, "cell", "podman"); err != nil {
+				return err
+			}
+			if engine != "" && len(args) > 0 {
+				return badInput("agents and --engine are both named", "keep one of the two")
 			}
 			return a.verify(c.Context(), wire.VerifyRequest{Agents: args, Engine: engine, NoControls: noControls}, rows)
 		},

@@ -24,8 +24,11 @@ type versions struct {
 
 func newVersionCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:     "version",
-		Short:   "Show the builds of this program and of the running warden",
+		Use:   "version",
+		Short: "Show the builds of this program and of the running warden",
+		Long: `Show the build of this program, the version of the manifest and of the protocol that
+it speaks, and the build of the running warden. Without a warden, or without the right
+to ask it, its build is left out.`,
 		Example: "  bulkhead version --json",
 		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {

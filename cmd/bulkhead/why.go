@@ -14,12 +14,21 @@ import (
 
 func newWhyCommand(a *app) *cobra.Command {
 	return &cobra.Command{
-		Use:   "why AGENT host:port|/path|syscall|message:TO|topic:NAME|secret:NAME|limit:NAME",
+		Use:   "why AGENT WHAT",
 		Short: "Say whether an agent may do something, and which rule decides",
-		Long: `Say whether an agent may reach a destination, use a path (as it is inside), make a
-system call, write to another agent or a channel, use a public topic, call a tool, or has a secret, and what bounds
-it: which layer decides, by which rule, and the exact change that would
-allow it. The answer comes from the code that decides; nothing is tried or changed.`,
+		Long: `Say whether an agent may do something, or what bounds it: which layer decides, by
+which rule, and the exact change that would allow it. The answer comes from the code
+that decides; nothing is tried or changed. WHAT is one of
+
+  host:port                  may it reach this destination?
+  /path                      may it use this path (as it is inside)?
+  syscall                    may it make this system call, like ptrace?
+  message:AGENT[/TYPE]       may it write to this agent?
+  message:CHANNEL[/TYPE]     may it write to this channel?
+  topic:NAME[/publish|/read] may it use this public topic?
+  tool:NAME                  may it call this tool, or this group of tools?
+  secret:NAME                does it have this secret?
+  limit:NAME                 what is this limit, like memory?`,
 		Example: `  sudo bulkhead why writer api.example.com:443
   sudo bulkhead why writer /etc/shadow
   sudo bulkhead why writer ptrace
@@ -29,6 +38,9 @@ allow it. The answer comes from the code that decides; nothing is tried or chang
   sudo bulkhead why writer limit:memory`,
 		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := question(args[1]); err != nil {
+				return err
+			}
 			team, err := a.theTeam(c.Context())
 			if err != nil {
 				return err

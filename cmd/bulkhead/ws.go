@@ -31,8 +31,10 @@ func newWorkspaceCommand(a *app) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ws",
 		Short: "Compare an agent's workspace with a folder of yours, and copy files between them",
-		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long: `Compare an agent's workspace with a folder of yours, and copy files between them.
+Nothing of the agent is executed, and git is not run.`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	const rules = `
 

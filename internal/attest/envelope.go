@@ -101,16 +101,6 @@ func Open(file []byte, trusted Keys) (*Opened, error) {
 	return &Opened{KeyID: id, Statement: s}, nil
 }
 
-// SignedBy gives the id of the key that a file says that it is signed by, for
-// those who look for that key. It says nothing about the signature.
-func SignedBy(file []byte) (string, error) {
-	e, _, err := parse(file)
-	if err != nil {
-		return "", err
-	}
-	return e.Signatures[0].KeyID, nil
-}
-
 // parse reads an envelope, strictly.
 func parse(file []byte) (*envelope, []byte, error) {
 	if len(file) > MaxFile {

@@ -1,6 +1,7 @@
 package image
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -100,8 +101,8 @@ func (s *Store) fill(part string, info *Info, unpack func(*os.Root) (Counts, err
 	if info.Counts, err = unpack(root); err != nil {
 		return err
 	}
-	if info.Counts.Entries == 0 {
-		return ErrEmpty
+	if empty, err := isEmpty(root); err != nil || empty {
+		return cmp.Or(err, ErrEmpty)
 	}
 	if err := mountPoints(root); err != nil {
 		return err
@@ -161,6 +162,21 @@ func (s *Store) retire(dir string) error {
 	}
 	s.sweep()
 	return nil
+}
+
+// isEmpty says whether nothing at all was unpacked: a tar of "./" alone has an
+// entry, and no files either.
+func isEmpty(root *os.Root) (bool, error) {
+	f, err := root.Open(".")
+	if err != nil {
+		return false, fmt.Errorf("image: %w", err)
+	}
+	defer func() { _ = f.Close() }()
+	_, err = f.ReadDir(1)
+	if errors.Is(err, io.EOF) {
+		return true, nil
+	}
+	return false, err
 }
 
 // List gives the images of the store, by name.

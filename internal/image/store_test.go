@@ -1,6 +1,7 @@
 package image
 
 import (
+	"archive/tar"
 	"bytes"
 	"context"
 	"errors"
@@ -105,6 +106,19 @@ func TestFetchRefusesRoot(t *testing.T) {
 	needRoot(t)
 	if err := Fetch(t.Context(), strings.NewReader("{}"), io.Discard, io.Discard); err == nil {
 		t.Error("Fetch ran as root")
+	}
+}
+
+func TestWhatHoldsNoFilesIsNoImage(t *testing.T) {
+	needRoot(t)
+	s := NewStore(filepath.Join(t.TempDir(), "images"))
+	for name, in := range map[string][]byte{"nothing": nil, "an end alone": tarOf(t), "the root alone": tarOf(t, entry{name: "./", kind: tar.TypeDir, mode: 0o755})} {
+		if _, err := s.Import("x", "test", bytes.NewReader(in)); !errors.Is(err, ErrEmpty) {
+			t.Errorf("%s: %v, want %v", name, err, ErrEmpty)
+		}
+	}
+	if all, err := s.List(); err != nil || len(all) != 0 {
+		t.Errorf("the store has %v, %v", all, err)
 	}
 }
 

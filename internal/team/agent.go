@@ -18,6 +18,9 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	f := r.fields(e.val, "the agent's settings, like {image: pi, command: [pi]}",
 		agentKeys...)
 	if s, ok := r.text(f["role"], "what the agent is for, in words"); ok {
+		if at, ok := r.resolve(f["role"]); ok && bare(at.node) {
+			r.fault(at, "write what the agent is for, in words", "this is %s, not words", kindOf(at.node))
+		}
 		if len(s) > maxRole {
 			r.fault(f["role"], "keep it under "+strconv.Itoa(maxRole)+" bytes", "the role is %d bytes long", len(s))
 		}
@@ -36,6 +39,7 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	a.Secrets = r.secrets(f["secrets"], a.Env)
 	a.Workspace = r.workspace(f["workspace"])
 	a.Knowledge = r.folder(f["knowledge"])
+	r.unserved(f)
 	a.Mounts = r.mounts(f["mounts"])
 	a.Ports = r.ports(f["ports"])
 	a.Channels = r.channels(f["channels"])
@@ -58,19 +62,30 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	}
 	r.checkTools(toolsAt, a)
 	r.checkAsk(f["ask"], a)
-	if l := a.Limits.WithDefaults(); l.Inodes > l.DiskBytes/minBytesPerInode {
+	if l := a.Limits.WithDefaults(); !r.faulty(f["limits"]) && l.Inodes > l.DiskBytes/minBytesPerInode {
 		r.fault(f["limits"], "write fewer inodes, or a larger disk: one inode needs at least 1Ki", "%d inodes do not fit on a disk of %d bytes", l.Inodes, l.DiskBytes)
 	}
-	if f["terminal"].node != nil && !a.Terminal && a.Mode == ModeSession {
+	if f["terminal"].node != nil && !a.Terminal && !r.faulty(f["terminal"]) && a.Mode == ModeSession {
 		r.fault(f["terminal"], "remove the line", "a session's command has a terminal always: `bulkhead attach` starts it")
 	}
-	if a.Engine == "cell" && a.OCI != "" {
+	if a.Engine == "cell" && a.OCI != "" && !r.faulty(f["engine"]) {
 		r.fault(f["ociRuntime"], "remove it, or write engine: podman", "the cell engine uses no OCI runtime")
 	}
-	if len(a.Command) == 0 && a.Mode != ModeSession && f["command"].node == nil {
+	if len(a.Command) == 0 && a.Mode != ModeSession && f["command"].node == nil && !r.faulty(f["mode"]) {
 		r.need(e.keyed(), f, "command", "add a line like command: [pi, --offline], or mode: session")
 	}
 	return a
+}
+
+// unserved refuses the keys of layers that are designed and not built, so that a
+// plan is not green for what cannot be put in force.
+func (r *reader) unserved(f map[string]place) {
+	if p := f["secrets"]; p.node != nil && !r.faulty(p) {
+		r.fault(p, "remove them, and give the agent a credential file in its workspace if you must", "this build does not deliver secrets")
+	}
+	if p := f["knowledge"]; p.node != nil && !r.faulty(p) {
+		r.fault(p, "remove it, or mount the folder read-only under mounts", "this build has no knowledge vaults")
+	}
 }
 
 // keyed is the agent as a place whose position is its name.
@@ -113,7 +128,7 @@ func (r *reader) command(p place) []string {
 		case i == 0 && strings.TrimSpace(s) == "":
 			r.fault(item, "write the program first", "the program's name is empty")
 		case looksSecret("", s):
-			r.fault(item, "keep it in a vault, name it under secrets, and let the program read the variable", "this word looks like a secret, and commands can be read by others")
+			r.fault(item, "give the agent a credential file in its workspace, and let the program read that", "this word looks like a secret, and commands can be read by others")
 		default:
 			out = append(out, s)
 		}

@@ -27,7 +27,7 @@ func isURL(s string) bool { return strings.Contains(s, "://") }
 
 // workspace reads what an agent's workspace begins with.
 func (r *reader) workspace(p place) string {
-	s, ok := r.text(p, "a folder, like ./project, or the https URL of a git repository")
+	s, ok := r.pathText(p, "a folder, like ./project, or the https URL of a git repository")
 	if !ok {
 		return ""
 	}

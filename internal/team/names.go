@@ -34,6 +34,9 @@ var reserved = []string{
 // would lead clients around the gateway and into a refusal.
 var setByUs = []string{"HOME", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "HOSTNAME"}
 
+// IsName says whether this has the form of a team's or an agent's name.
+func IsName(s string) bool { return name().MatchString(s) }
+
 func (r *reader) name(p place, what string) string {
 	s, ok := r.text(p, "a name like writer")
 	if !ok {

@@ -59,7 +59,7 @@ func (r *reader) tree(data []byte) ast.Node {
 		return nil
 	}
 	if len(data) > MaxSize {
-		return at(0, 0, "split the team", "the manifest is %d bytes, more than %d", len(data), MaxSize)
+		return at(0, 0, "split the team", "the manifest is more than %d MiB", MaxSize>>20)
 	}
 	if i := badText(data); i >= 0 {
 		line, column := lineColumn(data, i)

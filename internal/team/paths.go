@@ -68,9 +68,29 @@ func meets(p string, list []string) string {
 	return ""
 }
 
+// pathText reads a path as it is written. A number or a boolean without quotes
+// is a slip, although a file could have it as its name; so is "", which as a
+// relative path would stand for the manifest's own folder.
+func (r *reader) pathText(p place, what string) (string, bool) {
+	at, ok := r.resolve(p)
+	if !ok {
+		return "", false
+	}
+	if bare(at.node) {
+		r.fault(at, "write "+what+"; quote it if that is its name", "this is %s, not a path", kindOf(at.node))
+		return "", false
+	}
+	s, ok := r.text(at, what)
+	if ok && strings.TrimSpace(s) == "" {
+		r.fault(at, "remove the line, or write "+what, "the path is empty")
+		return "", false
+	}
+	return s, ok
+}
+
 // absolute reads a path that is absolute and in its shortest form.
 func (r *reader) absolute(p place) (string, bool) {
-	s, ok := r.text(p, "an absolute path")
+	s, ok := r.pathText(p, "an absolute path")
 	if !ok {
 		return "", false
 	}
@@ -87,12 +107,8 @@ func (r *reader) absolute(p place) (string, bool) {
 
 // folder reads a folder of the host, absolute or beside the manifest.
 func (r *reader) folder(p place) string {
-	s, ok := r.text(p, "a folder, like ./project")
+	s, ok := r.pathText(p, "a folder, like ./project")
 	if !ok {
-		return ""
-	}
-	if s == "" {
-		r.fault(p, "remove the line, or name a folder like ./project", "the folder is an empty text")
 		return ""
 	}
 	short := path.Clean(s)

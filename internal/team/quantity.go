@@ -1,6 +1,7 @@
 package team
 
 import (
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -47,10 +48,7 @@ func bytesOf(s string) (int64, bool) {
 			continue
 		}
 		f, ok := decimal(digits)
-		if !ok || f*u.factor >= math.MaxInt64/2 {
-			return 0, false
-		}
-		return int64(f * u.factor), true
+		return capped(f * u.factor), ok
 	}
 	return 0, false
 }
@@ -62,16 +60,26 @@ func milliOf(s string) (int64, bool) {
 		s, factor = digits, 1
 	}
 	f, ok := decimal(s)
-	if !ok || f > 1e9 {
-		return 0, false
-	}
-	return int64(math.Round(f * factor)), true
+	return capped(math.Round(f * factor)), ok
 }
+
+// beyond is above every bound: what is larger is well formed, and out of range.
+const beyond = math.MaxInt64 / 2
+
+func capped(f float64) int64 {
+	if f >= beyond {
+		return beyond
+	}
+	return int64(f)
+}
+
+// maxDigits is more than any quantity needs.
+const maxDigits = 40
 
 // decimal reads digits with at most one point; no sign, exponent, hex,
 // underscores or names, all of which ParseFloat would take.
 func decimal(s string) (float64, bool) {
-	if s == "" || len(s) > 20 || strings.Trim(s, "0123456789.") != "" || s[0] == '.' {
+	if s == "" || len(s) > maxDigits || strings.Trim(s, "0123456789.") != "" || s[0] == '.' {
 		return 0, false
 	}
 	f, err := strconv.ParseFloat(s, 64)
@@ -105,6 +113,9 @@ func whole(s string) (int64, bool) {
 		return 0, false
 	}
 	n, err := strconv.ParseInt(s, 10, 64)
+	if errors.Is(err, strconv.ErrRange) {
+		return beyond, true
+	}
 	return n, err == nil
 }
 
@@ -118,8 +129,11 @@ func (r *reader) quantity(p place, like, bounds string, read func(string) (int64
 	case !ok:
 		r.fault(p, "write "+like, "%q cannot be read", clip(s))
 		return 0
-	case n < low || n > high:
-		r.fault(p, "stay within "+bounds, "%q is out of range", clip(s))
+	case n < low:
+		r.fault(p, "stay within "+bounds, "%q is too small", clip(s))
+		return 0
+	case n > high:
+		r.fault(p, "stay within "+bounds, "%q is too large", clip(s))
 		return 0
 	}
 	return n

@@ -54,7 +54,7 @@ func (r *reader) env(p place) map[string]string {
 			continue
 		}
 		if looksSecret(e.name, value) {
-			r.fault(e.val, "keep it in a vault and write "+clip(e.name)+": op://vault/item/field under secrets", "the value of %s looks like a secret", clip(e.name))
+			r.fault(e.val, "give the agent a credential file in its workspace instead", "the value of %s looks like a secret", clip(e.name))
 			continue
 		}
 		out[e.name] = value
@@ -93,7 +93,7 @@ func (r *reader) secrets(p place, env map[string]string) map[string]string {
 			continue
 		}
 		if len(ref) > 512 || !reference().MatchString(ref) {
-			r.fault(e.val, "put the secret into a vault and write op://vault/item/field", "this is not a reference to a secret")
+			r.fault(e.val, "remove it: this build does not deliver secrets", "this is not a reference to a secret")
 			continue
 		}
 		out[e.name] = ref

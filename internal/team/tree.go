@@ -2,6 +2,7 @@ package team
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -78,6 +79,15 @@ func (r *reader) fault(p place, mend, format string, args ...any) {
 	r.faults = append(r.faults, Fault{
 		File: r.file, Line: line, Column: column, Path: p.path,
 		Problem: fmt.Sprintf(format, args...), Mend: mend,
+	})
+}
+
+// faulty says whether a fault of p, or of something within it, was told already:
+// what would follow from its value is then not worth telling.
+func (r *reader) faulty(p place) bool {
+	return p.node != nil && slices.ContainsFunc(r.faults, func(f Fault) bool {
+		rest, ok := strings.CutPrefix(f.Path, p.path)
+		return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 	})
 }
 
@@ -257,7 +267,7 @@ func (r *reader) text(p place, what string) (string, bool) {
 		s = n.Value
 	case *ast.LiteralNode:
 		s = n.Value.Value
-	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode: // bare
 		s = strings.TrimSpace(n.GetToken().Value)
 	default:
 		r.fault(p, "write "+what, "this is %s, not text", kindOf(p.node))
@@ -351,3 +361,12 @@ func isSequence(n ast.Node) bool {
 }
 
 func isScalar(n ast.Node) bool { return !isMapping(n) && !isSequence(n) }
+
+// bare says whether YAML reads a scalar without quotes as a number or a boolean.
+func bare(n ast.Node) bool {
+	switch n.(type) {
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return true
+	}
+	return false
+}

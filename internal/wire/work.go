@@ -56,6 +56,23 @@ type WhyRequest struct {
 	What  string `json:"what"` // "host:port", "/path", a system call's name, "message:TO[/TYPE]", "secret:NAME", "limit:NAME"
 }
 
+// Kinds of what a [WhyResult] is about.
+const (
+	WhyDestination = "destination"
+	WhyPath        = "path"
+	WhySyscall     = "syscall"
+	WhyMessage     = "message"
+	WhyTopic       = "topic"
+	WhyTool        = "tool"
+	WhySecret      = "secret"
+	WhyLimit       = "limit"
+)
+
+// WhyKinds gives every kind; docs/contracts/json.md lists them.
+func WhyKinds() []string {
+	return []string{WhyDestination, WhyPath, WhySyscall, WhyMessage, WhyTopic, WhyTool, WhySecret, WhyLimit}
+}
+
 // Verdicts of a [WhyResult].
 const (
 	WhyAllowed = "allowed"

@@ -124,7 +124,6 @@ type Table struct {
 	conn *nftables.Conn
 	raw  *netlink.Conn // the socket below conn, for what conn cannot read
 	port uint32        // its netlink port id, to tell our own changes from others'
-	opts options
 
 	mu      sync.Mutex // serialises changes; guards what follows
 	want    Want
@@ -133,26 +132,12 @@ type Table struct {
 	live    map[string]map[netip.AddrPort]*Entry
 }
 
-type options struct{ netns int }
-
-// Option changes where the table lives.
-type Option func(*options)
-
-// InNamespace works in the network namespace that the descriptor refers to
-// (decoys) instead of the calling process's. The descriptor must stay open
-// until Close.
-func InNamespace(fd int) Option { return func(o *options) { o.netns = fd } }
-
 // Open connects to nftables. It changes nothing. It adopts pins that a former
 // process left in the kernel, so that agents keep their connections.
-func Open(opts ...Option) (*Table, error) {
+func Open() (*Table, error) {
 	t := &Table{live: map[string]map[netip.AddrPort]*Entry{}}
-	for _, o := range opts {
-		o(&t.opts)
-	}
 	conn, err := nftables.New(
 		nftables.AsLasting(),
-		nftables.WithNetNSFd(t.opts.netns),
 		nftables.WithSockOptions(
 			func(c *netlink.Conn) error { return c.SetReadBuffer(socketBuffer) },
 			func(c *netlink.Conn) error { return c.SetWriteBuffer(socketBuffer) },

@@ -21,7 +21,7 @@ const settle = 20 * time.Millisecond
 // A change is ours when its notification carries the netlink port id of our
 // own socket; elements that expire are not notified as anybody's.
 func (t *Table) Watch(ctx context.Context, started chan<- struct{}, changed func()) error {
-	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: t.opts.netns})
+	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, nil)
 	if err != nil {
 		return fmt.Errorf("nft: watch: open netlink: %w", err)
 	}

@@ -71,7 +71,7 @@ func (a *agentRun) whyTopic(res *wire.WhyResult, rest string) error {
 	if err != nil {
 		return err
 	}
-	res.Kind, res.Layer = "topic", deny.LayerTools
+	res.Kind, res.Layer = wire.WhyTopic, deny.LayerTools
 	var may, not []string
 	for _, right := range rights {
 		r := a.topicRefusal(t.manifest.Topics, right, name)

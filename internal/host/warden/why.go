@@ -46,7 +46,7 @@ func (w *Warden) why(ctx context.Context, req wire.WhyRequest) (*wire.WhyResult,
 		return nil, badInput(fmt.Sprintf("%.100q is neither host:port, nor a path, nor a system call, nor a tool, nor one of message:, topic:, tool:, secret: and limit:", req.What),
 			"ask for api.example.com:443, /etc/shadow, ptrace, message:AGENT, topic:NAME, tool:NAME, secret:NAME or limit:memory")
 	}
-	res.Kind, res.Layer, res.Rule = "syscall", deny.LayerPod, v.Rule
+	res.Kind, res.Layer, res.Rule = wire.WhySyscall, deny.LayerPod, v.Rule
 	switch {
 	case v.Depends:
 		res.Verdict = wire.WhyDepends
@@ -64,7 +64,7 @@ func (a *agentRun) whyDestination(ctx context.Context, res *wire.WhyResult, host
 	if err != nil {
 		return badInput(fmt.Sprintf("%.20q is not a port", port), "ask for host:port, like api.example.com:443")
 	}
-	res.Kind, res.Layer = "destination", deny.LayerEgress
+	res.Kind, res.Layer = wire.WhyDestination, deny.LayerEgress
 	d, addrs, reason, err := a.w.pins.Explain(ctx, a.Place.Account, host, uint16(n))
 	if err != nil { // stopped: the manifest decides all the same
 		if d, reason = dial.NewPolicy(a.Want).Check(host, uint16(n)); reason == nil {
@@ -93,7 +93,7 @@ func (a *agentRun) whyDestination(ctx context.Context, res *wire.WhyResult, host
 func (a *agentRun) whyPath(res *wire.WhyResult) {
 	p := path.Clean(res.What)
 	spec := runtimeSpec(a.w.host, &a.Agent, a.programs())
-	res.Kind, res.Layer = "path", deny.LayerPod
+	res.Kind, res.Layer = wire.WhyPath, deny.LayerPod
 	var at *engine.Mount
 	for i, m := range spec.Mounts {
 		if within(p, m.Target) && (at == nil || len(m.Target) > len(at.Target)) {

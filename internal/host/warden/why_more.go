@@ -41,7 +41,7 @@ func (a *agentRun) whyMessage(res *wire.WhyResult, rest string) error {
 	if err != nil {
 		return err
 	}
-	res.Kind, res.Layer = "message", deny.LayerMessages
+	res.Kind, res.Layer = wire.WhyMessage, deny.LayerMessages
 	if kind == "" {
 		kind = "message"
 	}
@@ -83,7 +83,7 @@ func (a *agentRun) whyTool(res *wire.WhyResult, name string) error {
 	if group == "" {
 		return badInput(fmt.Sprintf("there is no tool %.60q", name), "ask for tool:mem_get, or for a group like tool:mem; docs/contracts/tools.md has them all")
 	}
-	res.Kind, res.Layer = "tool", deny.LayerTools
+	res.Kind, res.Layer = wire.WhyTool, deny.LayerTools
 	if group == toolname.Talk {
 		if !a.Messages {
 			res.Verdict, res.Code = wire.WhyDenied, deny.ToolNotAllowed
@@ -140,7 +140,7 @@ func (a *agentRun) whyAsked(res *wire.WhyResult, group toolname.Group, waiting [
 
 // whySecret says that there are none, and what is instead.
 func (a *agentRun) whySecret(res *wire.WhyResult, name string) {
-	res.Kind, res.Layer, res.Verdict, res.Code = "secret", deny.LayerVault, wire.WhyDenied, deny.MissingFeature
+	res.Kind, res.Layer, res.Verdict, res.Code = wire.WhySecret, deny.LayerVault, wire.WhyDenied, deny.MissingFeature
 	res.Rule = "this build delivers no secrets: " + name + " is not in the agent's environment, arguments or files unless you put it there"
 	if _, ok := a.Want.Env[name]; ok {
 		res.Layer, res.Verdict, res.Code = deny.LayerPod, wire.WhyAllowed, ""
@@ -173,7 +173,7 @@ func (a *agentRun) whyLimit(res *wire.WhyResult, name string) error {
 	if !ok {
 		return badInput(fmt.Sprintf("there is no limit %.50q", name), "the limits are "+strings.Join(slices.Sorted(maps.Keys(rules)), ", "))
 	}
-	res.Kind, res.Layer, res.Verdict = "limit", r.layer, wire.WhyDepends
+	res.Kind, res.Layer, res.Verdict = wire.WhyLimit, r.layer, wire.WhyDepends
 	res.Rule = "up to " + r.value + ": " + r.rule
 	res.Mend = fmt.Sprintf("write another value under agents.%s.limits.%s in bulkhead.yaml", a.Place.Name, name)
 	return nil

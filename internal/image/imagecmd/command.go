@@ -32,8 +32,12 @@ func Command(host layout.Host) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Build, pull, import, list and remove the root file systems of agents",
-		Args:  cobra.NoArgs,
-		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+		Long: `Build, pull, import, list and remove images: the root file systems that agents run
+from (image in the manifest). They are kept on this host, by name.`,
+		Example: `  sudo bulkhead image build images/base/image.yaml
+  bulkhead image list`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	c.AddCommand(buildCommand(store), pullCommand(store), importCommand(store), listCommand(store), removeCommand(store))
 	return c
@@ -46,7 +50,7 @@ func buildCommand(store *image.Store) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "build RECIPE.yaml|CONTAINERFILE|FOLDER",
 		Short: "Build an image from a recipe or a Containerfile and import it",
-		Long: `Fetches what the recipe lists, as an id that owns nothing, and imports it as
+		Long: `Fetch what the recipe lists, as an id that owns nothing, and import it as
 root. It can reach the hosts that this host's own apt and npm are configured with,
 and nothing else. What was fetched is kept in ${XDG_CACHE_HOME:-~/.cache}/bulkhead/images
 under the recipe's digest, and taken from there the next time.
@@ -117,7 +121,7 @@ func pullCommand(store *image.Store) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "pull REGISTRY/REPOSITORY@sha256:DIGEST NAME",
 		Short: "Pull an image from a registry by its digest and import it",
-		Long: `Downloads and decompresses the image as an id that owns nothing, and imports its
+		Long: `Download and decompress the image as an id that owns nothing, and import its
 layers as root, by the same rules as every import. Only a digest names an image: a
 tag can be moved. Entrypoint, user, environment, volumes and health checks of the
 image are not used; the manifest says what runs. It logs in nowhere.`,
@@ -204,7 +208,13 @@ func importCommand(store *image.Store) *cobra.Command {
 	return &cobra.Command{
 		Use:   "import TAR NAME",
 		Short: "Import a tar of a root file system (- reads it from standard input)",
-		Args:  cobra.ExactArgs(2),
+		Long: `Import a tar of a root file system as the image NAME; - reads it from standard input.
+An image of that name is replaced; agents that run from it go on with the old one until
+they are made anew. Owners in the tar are not used; a tar with devices, or with files
+that would lie outside, is refused.`,
+		Example: `  sudo bulkhead image import rootfs.tar tools
+  docker export CONTAINER | sudo bulkhead image import - tools`,
+		Args: cobra.ExactArgs(2),
 		RunE: func(c *cobra.Command, args []string) error {
 			if args[0] == "-" {
 				return doImport(c, store, args[1], "standard input", c.InOrStdin())
@@ -239,7 +249,10 @@ func listCommand(store *image.Store) *cobra.Command {
 	return &cobra.Command{
 		Use:   "list",
 		Short: "List the images of this host",
-		Args:  cobra.NoArgs,
+		Long: `List the images of this host: their digests and sizes, when they were imported and
+from what.`,
+		Example: `  bulkhead image list --json`,
+		Args:    cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			all, err := store.List()
 			if err != nil {
@@ -265,7 +278,10 @@ func removeCommand(store *image.Store) *cobra.Command {
 	return &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove images from which nothing runs",
-		Args:  cobra.MinimumNArgs(1),
+		Long: `Remove images by their names. One from which something runs is refused, and stays as
+it is; the others are removed.`,
+		Example: `  sudo bulkhead image rm tools`,
+		Args:    cobra.MinimumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			var faults []error
 			for _, name := range args {
