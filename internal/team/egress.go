@@ -216,7 +216,7 @@ func destination(s string) (Destination, *destinationFault) {
 	case strings.Contains(s, "://"):
 		return no(shown+" is a URL", "write "+fromURL(s))
 	case strings.Contains(s, "@"):
-		return no("the destination holds a user name", "write host:port; credentials belong under secrets")
+		return no("the destination holds a user name", "write host:port; credentials belong into a file that the program reads")
 	}
 	if strings.Contains(s, "/") {
 		if _, err := netip.ParsePrefix(strings.Trim(strings.SplitN(s, "]", 2)[0], "[]")); err == nil || networkAndPort(s) {
