@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -420,6 +421,54 @@ func TestAFullOutboxIsAnEmergency(t *testing.T) {
 
 // A recipient whose queue is full of what may not be given up holds back what
 // goes to it, and nothing else.
+// A receiver that waits does not notice that the adapter starts anew meanwhile.
+func TestAWaitLastsWhileTheAdapterIsAway(t *testing.T) {
+	s := newStage(t)
+	if status, h, _ := s.do("POST", "/v1/messages:receive", `{}`); status != 503 || h.Get("Retry-After") == "" {
+		t.Errorf("who does not wait: %d", status)
+	}
+	put := func(body string) { // into alice's queue
+		t.Helper()
+		s.up("bob")
+		b, err := client.Dial(t.Context(), filepath.Join(s.dir, "bob.sock"), token)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r := b.Send(t.Context(), "", []adapter.Draft{{IdempotencyKey: draftkey.New(), To: "alice", Type: "note", Body: []byte(body)}}); r[0].Err != nil {
+			t.Fatal(r[0].Err)
+		}
+		_ = b.Close()
+		s.kill()
+	}
+	got := make(chan string, 1)
+	waits := func() {
+		go func() {
+			status, _, text := s.do("POST", "/v1/messages:receive", `{"wait":60000000000}`)
+			got <- fmt.Sprint(status, " ", text)
+		}()
+	}
+	put(`"first"`)
+	waits()
+	s.up("alice")
+	first := <-got
+	if !strings.HasPrefix(first, "200 ") || !strings.Contains(first, `"body":"first"`) {
+		t.Fatalf("from before there was an adapter: %s", first)
+	}
+	lease := regexp.MustCompile(`"lease":"([^"]+)"`).FindStringSubmatch(first)[1]
+	if status, _, text := s.do("POST", "/v1/messages:ack", fmt.Sprintf(`{"leases":[%q]}`, lease)); status != 207 || !strings.Contains(text, `"status":200`) {
+		t.Fatalf("%d %s", status, text)
+	}
+	waits()
+	time.Sleep(50 * time.Millisecond) // it waits at the adapter, as like as not
+	s.kill()
+	s.away()
+	put(`"second"`)
+	s.up("alice")
+	if out := <-got; !strings.HasPrefix(out, "200 ") || !strings.Contains(out, `"body":"second"`) {
+		t.Errorf("over a restart of the adapter: %s", out)
+	}
+}
+
 func TestWhatIsRefusedForNowHoldsBackOnlyItsOwn(t *testing.T) {
 	s := newStage(t)
 	s.up("alice")

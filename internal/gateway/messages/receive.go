@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/client"
 	"bulkhead/internal/adapter/protocol"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/outbox"
@@ -44,16 +45,50 @@ func (m *Messages) serveReceive(w http.ResponseWriter, r *http.Request) {
 	var all []adapter.Delivery
 	var missing replays
 	if err == nil {
-		var s adapter.Service
-		if s, err = m.service(r); err == nil {
-			all, missing, err = m.receive(r.Context(), s, q)
-		}
+		all, missing, err = m.await(r.Context(), r.Method+" "+r.URL.Path, q)
 	}
 	if err != nil {
 		m.fail(w, r, err)
 		return
 	}
 	write(w, http.StatusOK, append(appendReceived(nil, all, missing), '\n'))
+}
+
+// maxAwait is how long an adapter takes a wait for (docs/contracts/messages.md).
+const maxAwait = time.Minute
+
+// await receives, and spends as much of the wait as it takes on an adapter that is just
+// starting.
+func (m *Messages) await(ctx context.Context, what string, q adapter.ReceiveRequest) ([]adapter.Delivery, replays, error) {
+	end := time.Now().Add(min(q.Wait, maxAwait))
+	for {
+		conn, linked := m.link.get()
+		err := error(unavailable(what, errAway.Error()+"; what was queued is kept"))
+		if conn != nil {
+			var all []adapter.Delivery
+			var missing replays
+			if all, missing, err = m.receive(ctx, conn, q); err == nil || !ended(conn) {
+				return all, missing, err
+			}
+		}
+		left := time.Until(end)
+		if left <= 0 || ctx.Err() != nil {
+			return nil, nil, err
+		}
+		wait(ctx.Done(), linked, left)
+		if q.Wait <= maxAwait { // a longer one is the adapter's to refuse
+			q.Wait = max(time.Until(end), 0)
+		}
+	}
+}
+
+func ended(c *client.Agent) bool {
+	select {
+	case <-c.Done():
+		return true
+	default:
+		return false
+	}
 }
 
 func (m *Messages) serveAck(w http.ResponseWriter, r *http.Request) {

@@ -130,11 +130,7 @@ func (m *Messages) adapterFor(what string) (adapter.Service, error) {
 }
 
 func (m *Messages) toolReceive(ctx context.Context, c *tool.Call) (any, error) {
-	s, err := m.adapterFor(c.What())
-	if err != nil {
-		return nil, err
-	}
-	all, missing, err := m.receive(ctx, s, adapter.ReceiveRequest{
+	all, missing, err := m.await(ctx, c.What(), adapter.ReceiveRequest{
 		Max: int(c.In.Int("max")), Wait: time.Duration(c.In.Int("wait")) * time.Second, Lease: time.Duration(c.In.Int("lease")) * time.Second, Channel: c.In.String("channel"),
 	})
 	if err != nil {
