@@ -65,3 +65,19 @@ func FuzzAskedDestinations(f *testing.F) {
 		}
 	})
 }
+
+func TestAManifestThatAsksForDestinations(t *testing.T) {
+	const head = "apiVersion: bulkhead/v1\nteam: t\nagents:\n  a:\n    image: pi\n    mode: session\n    tools: {allow: [mem]}\n    egress: [api.example.com:443]\n    ask: "
+	m, err := Parse("bulkhead.yaml", []byte(head+"{egress: [api.example.com]}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a := m.Agents[0].Ask; !a.Reaches("api.example.com", 443) || a.Reaches("api.example.com", 80) {
+		t.Errorf("%+v", a)
+	}
+	for _, in := range []string{"{egress: []}", "{egress: [other.example.com:443]}", "{egress: [api.example.com, api.example.com:443]}", "{}"} {
+		if _, err := Parse("bulkhead.yaml", []byte(head+in+"\n")); err == nil {
+			t.Errorf("%s was taken", in)
+		}
+	}
+}
