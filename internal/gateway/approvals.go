@@ -42,7 +42,7 @@ func openExecutions(ctx context.Context, m *means) (group, error) {
 	}
 	g := group{tools: e.Tools(), executions: e, book: book, close: e.Close}
 	if m.cfg.Ask != nil && len(m.cfg.Ask.Egress) > 0 {
-		g.destinations = &govern.Destinations{Book: book, Expire: c.Expire, Waiting: c.Waiting, Tell: func(r record.Record) {
+		g.destinations = &govern.Destinations{Team: m.cfg.Team, Agent: m.cfg.Agent, Book: book, Expire: c.Expire, Waiting: c.Waiting, Tell: func(r record.Record) {
 			r.Agent = m.cfg.Agent
 			m.log.Write(r)
 			m.asking()

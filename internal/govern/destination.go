@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -21,6 +22,9 @@ import (
 // has this name.
 const Egress = "egress"
 
+// maxWhy bounds what a person says of a denial, in bytes.
+const maxWhy = 1024
+
 // denied is how long a destination that a person denied is not asked for again.
 const denied = time.Hour
 
@@ -30,13 +34,16 @@ var questions = [][]string{{
 		id     TEXT NOT NULL UNIQUE,
 		since  INTEGER NOT NULL, -- ms since 1970
 		until  INTEGER NOT NULL, -- it is over, or its denial is
-		denied INTEGER NOT NULL  -- 1: a person said no
+		denied INTEGER NOT NULL, -- 1: a person said no
+		why    TEXT NOT NULL     -- and why, in that person's words
 	) STRICT, WITHOUT ROWID`,
 }}
 
 // Destinations keeps a person before destinations (ask.egress). What is not granted is
 // refused, and asked for once. Its methods may be called concurrently.
 type Destinations struct {
+	Team    string
+	Agent   string
 	Book    *Book
 	Expire  time.Duration       // of a question
 	Waiting int                 // open questions at a time
@@ -79,15 +86,15 @@ func (d *Destinations) Granted(to string) bool {
 
 // Ask refuses a destination, and has a person asked.
 func (d *Destinations) ask(ctx context.Context, to string) error {
-	var id string
+	var id, why string
 	var no, first bool
 	err := d.Book.store.Update(ctx, func(t *store.Tx) error {
 		now := t.Now()
 		if _, err := t.Exec("DELETE FROM question WHERE until <= ?", now.UnixMilli()); err != nil {
 			return err
 		}
-		if err := t.Query("SELECT id, denied FROM question WHERE target = ?", func(row []sqlite.Value) error {
-			id, no = sqlite.Text(row[0]), sqlite.Int(row[1]) != 0
+		if err := t.Query("SELECT id, denied, why FROM question WHERE target = ?", func(row []sqlite.Value) error {
+			id, no, why = sqlite.Text(row[0]), sqlite.Int(row[1]) != 0, sqlite.Text(row[2])
 			return nil
 		}, to); err != nil || id != "" {
 			return err
@@ -100,18 +107,22 @@ func (d *Destinations) ask(ctx context.Context, to string) error {
 			return refuse(deny.EgressApproval, to, fmt.Sprintf("a person approves this destination first, and %d others wait already", n), "try again when some are decided (`bulkhead approvals`)")
 		}
 		id, first = NewID("e"), true
-		_, err = t.Exec("INSERT INTO question (target, id, since, until, denied) VALUES (?, ?, ?, ?, 0)", to, id, now.UnixMilli(), now.Add(d.Expire).UnixMilli())
+		_, err = t.Exec("INSERT INTO question (target, id, since, until, denied, why) VALUES (?, ?, ?, ?, 0, '')", to, id, now.UnixMilli(), now.Add(d.Expire).UnixMilli())
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	if no {
-		return refuse(deny.EgressDisapproved, to, "a person denied this destination within the last hour", "go on without it")
+		said := "a person denied this destination within the last hour"
+		if why != "" {
+			said += ": " + why
+		}
+		return refuse(deny.EgressDisapproved, to, said, "go on without it")
 	}
 	r := refuse(deny.EgressApproval, to, "a person approves this destination first (ask.egress); "+id+" waits for one", "try again later: an operator says `bulkhead approve AGENT "+id+" --session`")
 	if first {
-		d.Tell(record.Record{Kind: record.Approval, Verdict: record.Denied, Target: to, Detail: id + " waits for a person", Reason: r})
+		d.Tell(record.Record{Kind: record.Approval, Verdict: record.Started, Target: to, Detail: id + " waits for a person: `sudo bulkhead approvals`"})
 	}
 	return r
 }
@@ -142,20 +153,33 @@ func (d *Destinations) Decide(ctx context.Context, q wire.DecideRequest) (wire.D
 	if q.Approve && (q.Kind == "" || q.Kind == wire.PermitOnce || q.Exact || q.Wide) {
 		return res, tool.Refuse(deny.ToolInvalid, q.ID, "a destination is approved as it is and for a time: what asked for it was refused already, and is not done again", "say --session, --for 1h or --always")
 	}
-	to := ""
+	to, again := "", false
+	if q.Approve {
+		// The same word again is answered with what came of it.
+		for _, p := range d.Book.List() {
+			if p.Tool == Egress && p.Execution == q.ID {
+				res.Grant, res.State = &p, "granted"
+				return res, nil
+			}
+		}
+	}
 	grant, err := d.Book.Decide(ctx, func(t *store.Tx) (*wire.Permit, error) {
-		to = ""
-		if err := t.Query("SELECT target FROM question WHERE id = ? AND denied = 0 AND until > ?", func(row []sqlite.Value) error {
-			to = sqlite.Text(row[0])
+		to, again = "", false
+		if err := t.Query("SELECT target, denied FROM question WHERE id = ? AND until > ?", func(row []sqlite.Value) error {
+			to, again = sqlite.Text(row[0]), sqlite.Int(row[1]) != 0
 			return nil
 		}, q.ID, t.Now().UnixMilli()); err != nil {
 			return nil, err
 		}
-		if to == "" {
+		if again && !q.Approve {
+			return nil, nil
+		}
+		if to == "" || again {
 			return nil, tool.Refuse(deny.ToolMissing, clip(q.ID), "no destination waits under this id", "`bulkhead approvals` shows what waits")
 		}
+		t.Record(d.decided(t.Now(), to, q))
 		if !q.Approve {
-			_, err := t.Exec("UPDATE question SET denied = 1, until = ? WHERE id = ?", t.Now().Add(denied).UnixMilli(), q.ID)
+			_, err := t.Exec("UPDATE question SET denied = 1, until = ?, why = ? WHERE id = ?", t.Now().Add(denied).UnixMilli(), strings.ToValidUTF8(q.Reason[:min(len(q.Reason), maxWhy)], ""), q.ID)
 			return nil, err
 		}
 		p, reason := NewPermit(q, Asked{Tool: Egress, Scope: to}, q.ID, t.Now())
@@ -165,15 +189,26 @@ func (d *Destinations) Decide(ctx context.Context, q wire.DecideRequest) (wire.D
 		_, err := t.Exec("DELETE FROM question WHERE id = ?", q.ID)
 		return p, err
 	})
-	if err != nil {
+	if err != nil || again {
 		return res, err
 	}
+	if q.Approve {
+		res.Grant, res.State = grant, "granted"
+	}
+	d.Tell(d.decided(d.Book.now(), to, q))
+	return res, nil
+}
+
+// decided is the record of a person's word.
+func (d *Destinations) decided(at time.Time, to string, q wire.DecideRequest) record.Record {
 	verdict, word := record.Denied, "denied"
 	if q.Approve {
-		res.Grant, res.State, verdict, word = grant, "granted", record.Allowed, "approved"
+		verdict, word = record.Allowed, "approved"
 	}
-	d.Tell(record.Record{Kind: record.Approval, Verdict: verdict, Target: to, Detail: fmt.Sprintf("%s %s by the operator with user id %d", q.ID, word, q.By)})
-	return res, nil
+	return record.Record{
+		SchemaVersion: record.SchemaVersion, Time: at.UTC(), Team: d.Team, Agent: d.Agent, Kind: record.Approval, Verdict: verdict, Target: to,
+		Detail: fmt.Sprintf("%s %s by the operator with user id %d", q.ID, word, q.By),
+	}
 }
 
 // Sweep closes the connections that no grant covers any more.

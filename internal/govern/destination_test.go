@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -60,6 +61,10 @@ func TestADestinationIsAskedForOnceAndDialledOnlyWhenGranted(t *testing.T) {
 	if err != nil || res.Grant == nil {
 		t.Fatal(res, err)
 	}
+	again, err := d.Decide(t.Context(), wire.DecideRequest{ID: id, Approve: true, Kind: wire.PermitAlways})
+	if err != nil || again.Grant == nil || again.Grant.ID != res.Grant.ID || len(b.List()) != 1 {
+		t.Errorf("the same word again: %+v, %v", again, err)
+	}
 	c, code, _ := reach(d, "a.example")
 	if code != "" {
 		t.Fatal(code)
@@ -91,11 +96,17 @@ func TestADenialOfADestinationLastsAnHour(t *testing.T) {
 	d := destinations(t, b)
 	_, _, _ = reach(d, "a.example")
 	list, _ := d.Approvals(t.Context(), "")
-	if _, err := d.Decide(t.Context(), wire.DecideRequest{ID: list[0].ID}); err != nil {
-		t.Fatal(err)
+	for range 2 { // the same word again
+		if res, err := d.Decide(t.Context(), wire.DecideRequest{ID: list[0].ID, Reason: "not now"}); err != nil || res.State != "disapproved" {
+			t.Fatal(res, err)
+		}
 	}
-	if _, code, _ := reach(d, "a.example"); code != deny.EgressDisapproved {
-		t.Error(code)
+	if _, err := d.Decide(t.Context(), wire.DecideRequest{ID: list[0].ID, Approve: true, Kind: wire.PermitAlways}); err == nil {
+		t.Error("what was denied is approved")
+	}
+	_, err := d.Dial(t.Context(), dial.Host{Name: "a.example"}, 443, nil)
+	if r := (*deny.Reason)(nil); !errors.As(err, &r) || r.Code != deny.EgressDisapproved || !strings.Contains(r.Why, "not now") {
+		t.Error(err)
 	}
 	now = now.Add(denied + time.Second)
 	if _, code, _ := reach(d, "a.example"); code != deny.EgressApproval {
