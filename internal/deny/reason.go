@@ -53,6 +53,9 @@ const (
 	UpstreamRefused Code = "egress.upstream_refused" // allowed, but the upstream proxy did not connect
 	RelayedOnly     Code = "egress.relayed_only"     // where the dialer relays, nobody gets a socket of the host's network
 
+	EgressApproval    Code = "egress.approval"    // a person has to approve the destination first
+	EgressDisapproved Code = "egress.disapproved" // a person said no to it
+
 	// Identity: who is calling.
 	BadPeer  Code = "identity.bad_peer"  // the socket's peer id is not the one that owns this socket
 	BadToken Code = "identity.bad_token" // missing, unknown or expired token
@@ -96,7 +99,7 @@ const (
 func Codes() []Code {
 	return []Code{
 		NotListed, PortNotListed, SpecialRange, OwnAddress, NameMismatch, NoServerName, BadTarget,
-		NameUnresolved, Unreachable, PinFailed, TooMany, UpstreamRefused, RelayedOnly, BadPeer, BadToken, Locked, MessageNotAllowed, MessageInvalid, MessageTooLarge,
+		NameUnresolved, Unreachable, PinFailed, TooMany, UpstreamRefused, RelayedOnly, EgressApproval, EgressDisapproved, BadPeer, BadToken, Locked, MessageNotAllowed, MessageInvalid, MessageTooLarge,
 		MessageDuplicateKey, MessageLeaseOver, MessageQueueFull, MessageQuota, MessageUnavailable,
 		ToolUnknown, ToolNotAllowed, ToolInvalid, ToolRate, ToolQuota, ToolMissing, ToolConflict, ToolUnsafe, ToolTooLarge, ToolTimeout, ToolUnavailable, ToolFailed, ToolApproval, ToolDisapproved,
 		NotOperator, MissingFeature,

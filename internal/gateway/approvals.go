@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	"bulkhead/internal/deny"
@@ -39,7 +40,18 @@ func openExecutions(ctx context.Context, m *means) (group, error) {
 	if err != nil {
 		return group{}, err
 	}
-	return group{tools: e.Tools(), executions: e, book: book, close: e.Close}, nil
+	g := group{tools: e.Tools(), executions: e, book: book, close: e.Close}
+	if m.cfg.Ask != nil && len(m.cfg.Ask.Egress) > 0 {
+		g.destinations = &govern.Destinations{Team: m.cfg.Team, Agent: m.cfg.Agent, Book: book, Expire: c.Expire, Waiting: c.Waiting, Tell: func(r record.Record) {
+			r.Agent = m.cfg.Agent
+			m.log.Write(r)
+			m.asking()
+		}}
+		if err := govern.OpenDestinations(ctx, g.destinations); err != nil {
+			return group{}, errors.Join(err, e.Close())
+		}
+	}
+	return g, nil
 }
 
 // endSession ends the grants that were for the runtime's present start.
@@ -55,6 +67,9 @@ func (b *toolbox) endSession() {
 			Agent: b.means.cfg.Agent, Kind: record.Approval, Verdict: record.Failed, Detail: "the end of a session's grants is not on disk yet; they are not used any more: " + err.Error(),
 		})
 	}
+	if set.destinations != nil {
+		set.destinations.Sweep()
+	}
 }
 
 // asking is how much waits for a person.
@@ -65,7 +80,16 @@ func (b *toolbox) asking() wire.Asking {
 	if set == nil || set.executions == nil {
 		return wire.Asking{}
 	}
-	return set.executions.Asking()
+	out := set.executions.Asking()
+	if set.destinations != nil {
+		// What cannot be read now is told with the next change.
+		list, _ := set.destinations.Approvals(context.Background(), "")
+		out.Waiting += len(list)
+		if len(list) > 0 && (out.Since.IsZero() || list[0].Since.Before(out.Since)) {
+			out.Since = list[0].Since
+		}
+	}
+	return out
 }
 
 // govern answers what the warden asks of approvals for an operator. It comes over the
@@ -99,11 +123,21 @@ func (b *toolbox) govern(ctx context.Context, verb string, body json.RawMessage)
 		if reason != nil {
 			return nil, reason
 		}
+		if set.destinations != nil {
+			of, err := set.destinations.Approvals(ctx, q.ID)
+			if err != nil {
+				return nil, err
+			}
+			list = append(list, of...)
+		}
 		return wire.AgentApprovals{Agent: agent, Approvals: list}, nil
 	case wire.VerbDecide:
 		var q wire.DecideRequest
 		if err := json.Unmarshal(body, &q); err != nil {
 			return nil, undecoded(err)
+		}
+		if set.destinations != nil && strings.HasPrefix(q.ID, "e") {
+			return set.destinations.Decide(ctx, q)
 		}
 		res, reason := set.executions.Decide(ctx, q)
 		if reason != nil {
@@ -120,6 +154,9 @@ func (b *toolbox) govern(ctx context.Context, verb string, body json.RawMessage)
 			Target: "grant " + q.ID, Detail: fmt.Sprintf("revoked by the operator with user id %d", q.By),
 		}); err != nil {
 			return nil, err
+		}
+		if set.destinations != nil {
+			set.destinations.Sweep()
 		}
 	}
 	return wire.AgentPermits{Agent: agent, Grants: set.book.List()}, nil

@@ -81,16 +81,19 @@ func newServer(cfg Config, out io.Writer) (*Server, error) {
 			return nil, fmt.Errorf("gateway: %w", err)
 		}
 	}
+	// Everything that leaves by the gateway is dialled here.
 	dial := func(ctx context.Context, host string, port uint16) (net.Conn, error) {
-		if reason := s.grants.use(host, port); reason != nil {
-			return nil, reason
-		}
-		c, _, err := s.dialer.Dial(ctx, host, port)
-		return c, err
+		return s.tools.approved(ctx, host, port, func() (net.Conn, error) {
+			if reason := s.grants.use(host, port); reason != nil {
+				return nil, reason
+			}
+			c, _, err := s.dialer.Dial(ctx, host, port)
+			return c, err
+		})
 	}
 	s.bodies = newBodies()
 	s.tools = &toolbox{seen: &s.grants.news.calls, means: means{
-		cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial, resolve: s.dialer.Addresses, policy: s.grants.policy, decided: s.record, still: s.tokens.still,
+		cfg: &s.cfg, log: s.log, messages: s.messages, dial: dial, resolve: s.resolve, policy: s.grants.policy, decided: s.record, still: s.tokens.still,
 		asking: func() { s.grants.news.lines.Tell(record.Record{}) }, // has [news.tellPeople] look again
 	}}
 	s.grants.govern, s.grants.news.asking = s.tools.govern, s.tools.asking

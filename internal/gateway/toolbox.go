@@ -47,9 +47,10 @@ type toolset struct {
 	events *event.Events // nil: the agent has no such tools
 
 	// nil: no call is kept for later.
-	executions *execution.Executions
-	book       *govern.Book
-	ends       []func() error
+	executions   *execution.Executions
+	book         *govern.Book
+	destinations *govern.Destinations // nil: none is asked for
+	ends         []func() error
 }
 
 // has says whether there can be any tool.
@@ -187,7 +188,7 @@ func (b *toolbox) open(ctx context.Context) (_ *toolset, err error) {
 		}
 		maps.Copy(m.undo, opened.undo)
 		if opened.executions != nil {
-			set.executions, set.book = opened.executions, opened.book
+			set.executions, set.book, set.destinations = opened.executions, opened.book, opened.destinations
 		}
 		if opened.close != nil {
 			set.ends = append(set.ends, opened.close)

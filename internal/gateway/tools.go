@@ -63,8 +63,9 @@ type group struct {
 	undo map[string]execution.Undoer
 
 	// Of executions alone.
-	executions *execution.Executions
-	book       *govern.Book
+	executions   *execution.Executions
+	book         *govern.Book
+	destinations *govern.Destinations // nil: none is asked for
 }
 
 // groups makes the tools: one row for each group that a gateway serves. A row

@@ -135,6 +135,24 @@ func (b *Book) Find(a Asked) (by string, ok bool) {
 	return "", false
 }
 
+// end says whether a grant covers a call, without using it, and when the last one that
+// does ends; zero: never.
+func (b *Book) end(a Asked) (until time.Time, ok bool) {
+	now := b.now()
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+	for _, p := range b.list {
+		switch {
+		case !p.covers(a, now):
+		case p.Until.IsZero():
+			return time.Time{}, true
+		case !ok || p.Until.After(until):
+			until, ok = p.Until, true
+		}
+	}
+	return until, ok
+}
+
 // List gives the grants that are not over, the oldest first.
 func (b *Book) List() []wire.Permit {
 	now := b.now()

@@ -48,7 +48,8 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 		a.Limits = r.limits(f["limits"])
 	}
 	a.Tools = r.tools(f["tools"])
-	a.Ask = r.ask(f["ask"])
+	var askedEgress place
+	a.Ask, askedEgress = r.ask(f["ask"])
 	own := r.egress(f["egress"])
 	a.Egress = r.merge(d.egress, own)
 	if len(a.Egress) > maxEgress {
@@ -62,6 +63,7 @@ func (r *reader) agent(e entry, d defaults) *Agent {
 	}
 	r.checkTools(toolsAt, a)
 	r.checkAsk(f["ask"], a)
+	r.askEgress(askedEgress, a)
 	if l := a.Limits.WithDefaults(); !r.faulty(f["limits"]) && l.Inodes > l.DiskBytes/minBytesPerInode {
 		r.fault(f["limits"], "write fewer inodes, or a larger disk: one inode needs at least 1Ki", "%d inodes do not fit on a disk of %d bytes", l.Inodes, l.DiskBytes)
 	}

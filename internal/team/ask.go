@@ -23,6 +23,7 @@ const (
 // done (docs/contracts/approvals.md).
 type Ask struct {
 	Tools   []string      // groups and names, all of which the agent may call
+	Egress  []Destination `json:",omitempty"` // asked for before they are reached; covered by the agent's egress
 	Expire  time.Duration `json:",omitempty"` // after which nobody decided; 0: 24 h
 	Waiting int64         `json:",omitempty"` // calls that wait at a time; 0: 16
 }
@@ -39,18 +40,26 @@ func (a *Ask) Asks(name string) bool {
 	return a != nil && (slices.Contains(a.Tools, name) || slices.Contains(a.Tools, string(toolname.GroupOf(name))))
 }
 
+// Reaches says whether a destination waits for a person. a may be nil.
+func (a *Ask) Reaches(host string, port uint16) bool {
+	return a != nil && slices.ContainsFunc(a.Egress, func(d Destination) bool { return d.Covers(host, port) })
+}
+
 // ask reads which calls a person has to approve. That the agent may make them is
-// checked when its tools are known ([reader.checkAsk]).
-func (r *reader) ask(p place) *Ask {
+// checked when its tools are known ([reader.checkAsk]). egress is where it names
+// destinations, for [reader.askEgress].
+func (r *reader) ask(p place) (_ *Ask, egress place) {
 	if p.node == nil {
-		return nil
+		return nil, place{}
 	}
 	a := &Ask{}
 	f := r.fields(p, askUsage, askKeys...)
 	if f == nil {
-		return a
+		return a, place{}
 	}
-	r.need(p, f, "tools", "name the tools that a person approves, like "+askUsage)
+	if f["egress"].node == nil {
+		r.need(p, f, "tools", "name the tools that a person approves, like "+askUsage+", or destinations under egress")
+	}
 	var names []string
 	for _, g := range toolname.Groups() {
 		if g != toolname.Talk && g != toolname.Executions {
@@ -94,7 +103,7 @@ func (r *reader) ask(p place) *Ask {
 		a.Expire = d
 	}
 	a.Waiting = r.quantity(f["waiting"], "a number like 16", "1 to 64", whole, 1, maxAskWaiting)
-	return a
+	return a, f["egress"]
 }
 
 // maxAsked is more than there are groups and tools.
@@ -133,6 +142,76 @@ var alike = map[string][]string{
 	"proc_spawn":     {"proc_execute"},
 }
 
+// maxAskedHosts bounds ask.egress as egress is bounded.
+const maxAskedHosts = maxEgress
+
+// askEgress reads which destinations wait for a person. Each is covered by the agent's
+// egress; a host without a port stands for all of its ports there.
+func (r *reader) askEgress(p place, a *Agent) {
+	if p.node == nil || a.Ask == nil {
+		return
+	}
+	items := r.list(p, maxAskedHosts, "destinations of egress, like [api.example.com:443]")
+	if at, ok := r.resolve(p); ok && isSequence(at.node) && len(items) == 0 {
+		r.fault(p, "remove egress when no destination is to be approved", "no destination is listed")
+	}
+	open := r.with == nil && len(r.presets) > 0 // which hosts a preset stands for is not known from the file alone
+	for _, item := range items {
+		s, ok := r.text(item, "a destination of egress, like api.example.com:443")
+		if !ok {
+			continue
+		}
+		found, fault := askedOf(s, a.Egress)
+		switch {
+		case fault != nil:
+			r.fault(item, fault.mend, "%s", fault.problem)
+		case len(found) == 0 && !open:
+			r.fault(item, "list it under egress of "+clip(a.Name)+", or remove it from ask.egress", "ask.egress names %s, which %s may not reach at all", clip(s), clip(a.Name))
+		}
+		for _, d := range found {
+			if slices.ContainsFunc(a.Ask.Egress, func(o Destination) bool { return o.Target() == d.Target() }) {
+				r.fault(item, "remove one of the two", "%s is listed already", d.Target())
+				continue
+			}
+			a.Ask.Egress = append(a.Ask.Egress, d)
+		}
+	}
+}
+
+// askedOf gives the destinations that one entry of ask.egress means, of those that are
+// covered by egress.
+func askedOf(s string, egress []Destination) (out []Destination, _ *destinationFault) {
+	d, fault := destination(s)
+	if fault == nil {
+		if slices.ContainsFunc(egress, func(e Destination) bool { return e.contains(d) }) {
+			out = append(out, d)
+		}
+		return out, nil
+	}
+	any, bad := destination(s + ":1") // a host without a port
+	if bad != nil {
+		return nil, fault
+	}
+	for _, e := range egress {
+		any.Port = e.Port
+		if e.contains(any) && !slices.ContainsFunc(out, func(o Destination) bool { return o.Port == any.Port }) {
+			out = append(out, any)
+		}
+	}
+	return out, nil
+}
+
+// contains says whether d covers all that o does.
+func (d Destination) contains(o Destination) bool {
+	if o.Wild() && d.Target() != o.Target() {
+		return d.Wild() && d.Covers(strings.TrimPrefix(o.Host, "*."), o.Port)
+	}
+	if o.Wild() || d.Target() == o.Target() {
+		return d.Target() == o.Target()
+	}
+	return o.Host != "" && d.Covers(o.Host, o.Port)
+}
+
 // checkAsk refuses to ask for what the agent may not call at all, and for what it may
 // do in another way unasked. p is where the manifest speaks of it.
 func (r *reader) checkAsk(p place, a *Agent) {
@@ -167,6 +246,13 @@ func (r *reader) checkAsk(p place, a *Agent) {
 	}
 }
 
+func targets(of []Destination) (out []string) {
+	for _, d := range of {
+		out = append(out, d.Target())
+	}
+	return out
+}
+
 // askDiff lists what differs of what is asked for, in the words of a plan.
 func askDiff(old, new *Ask) []string {
 	if old == nil && new == nil {
@@ -180,6 +266,7 @@ func askDiff(old, new *Ask) []string {
 		b = new.WithDefaults()
 	}
 	why := setDiff("ask.tools", a.Tools, b.Tools)
+	why = append(why, setDiff("ask.egress", targets(a.Egress), targets(b.Egress))...)
 	if old != nil && new != nil {
 		if a.Expire != b.Expire {
 			why = append(why, "ask.expire: "+a.Expire.String()+" -> "+b.Expire.String())

@@ -27,7 +27,7 @@ var (
 	toolsKeys = []string{"allow", "ratePerMinute", "memory", "storage", "webhooks", "code"}
 	codeKeys  = []string{"image", "memory", "pids", "output"}
 
-	askKeys = []string{"tools", "expire", "waiting"}
+	askKeys = []string{"tools", "egress", "expire", "waiting"}
 
 	truths      = []string{"true", "false"}
 	drifts      = []string{DriftAlert, DriftFence}

@@ -87,6 +87,7 @@ var keyExamples = map[string]string{
 	"agents.NAME.tools.code.pids":         "32",
 	"agents.NAME.tools.code.output":       "2Mi",
 	"agents.NAME.ask.tools":               "[notify]",
+	"agents.NAME.ask.egress":              "[api.example.com:443]",
 	"agents.NAME.ask.expire":              "1h",
 	"agents.NAME.ask.waiting":             "8",
 }
@@ -247,6 +248,7 @@ var needs = map[string][]string{
 	"agents.NAME.tools.code.pids":         {"agents.NAME.tools.code.image"},
 	"agents.NAME.tools.code.output":       {"agents.NAME.tools.code.image"},
 	"agents.NAME.ask.tools":               {"agents.NAME.tools.allow", "agents.NAME.tools.code.image"},
+	"agents.NAME.ask.egress":              {"agents.NAME.egress", "agents.NAME.tools.allow", "agents.NAME.tools.code.image"},
 	"agents.NAME.ask.expire":              {"agents.NAME.ask.tools", "agents.NAME.tools.allow", "agents.NAME.tools.code.image"},
 	"agents.NAME.ask.waiting":             {"agents.NAME.ask.tools", "agents.NAME.tools.allow", "agents.NAME.tools.code.image"},
 }

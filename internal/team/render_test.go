@@ -168,7 +168,13 @@ func renderedAsk(a *Ask) any {
 	if a == nil {
 		return nil
 	}
-	o := map[string]any{"tools": a.Tools}
+	o := map[string]any{}
+	if len(a.Tools) > 0 {
+		o["tools"] = a.Tools
+	}
+	if len(a.Egress) > 0 {
+		o["egress"] = targets(a.Egress)
+	}
 	if a.Expire > 0 {
 		o["expire"] = a.Expire.String()
 	}

@@ -98,7 +98,8 @@ type (
 		Code     *docCode `json:"code,omitempty" jsonschema:"description=What proc needs"`
 	}
 	docAsk struct {
-		Tools   []string `json:"tools" jsonschema:"minItems=1,description=Groups and tools by name that the agent may call; not those of msg and execution"`
+		Tools   []string `json:"tools,omitempty" jsonschema:"minItems=1,description=Groups and tools by name that the agent may call; not those of msg and execution"`
+		Egress  []string `json:"egress,omitempty" jsonschema:"minItems=1,description=Destinations of egress that a person approves before they are reached; host:port or a host for all of its ports there"`
 		Expire  string   `json:"expire,omitempty" jsonschema:"default=24h,description=A time like 24h from 1m to 720h after which a call that nobody approved is not done"`
 		Waiting int      `json:"waiting,omitempty" jsonschema:"minimum=1,maximum=64,default=16,description=Calls that wait at a time"`
 	}

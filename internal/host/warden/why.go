@@ -82,6 +82,9 @@ func (a *agentRun) whyDestination(ctx context.Context, res *wire.WhyResult, host
 			res.Rule += " at " + d.Position
 		}
 	}
+	if h, err := dial.Normalise(host); err == nil && a.Want.Ask.Reaches(h.String(), uint16(n)) {
+		res.Rule += "; a person approves it first (ask.egress): `bulkhead approvals`, `bulkhead grants`"
+	}
 	if u := dial.NewPolicy(a.Want).Upstream(host, d); u != nil {
 		res.Via = u.URL()
 	}
