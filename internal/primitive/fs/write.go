@@ -36,6 +36,7 @@ type Writer struct {
 	path     Path
 	typ      string
 	declared int64 // -1: not known
+	check    check // before the file comes to its place
 
 	f       *os.File
 	tmp     string
@@ -218,6 +219,9 @@ func (w *Writer) Commit() (Info, error) {
 func (w *Writer) place() (opened folders, err error) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
+	if err := w.check.ask(); err != nil {
+		return opened, err
+	}
 	dir, name := w.path.parent()
 	opened, err = w.s.makeFolders(w.ctx, w.what, dir)
 	if err != nil {
