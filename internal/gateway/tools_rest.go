@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,9 +21,11 @@ import (
 
 // Bounds of requests to tools.
 const (
-	maxToolBodies = 64 << 20         // of all that are being served
-	bodyTime      = 60 * time.Second // in which a body has to come
-	fileTime      = 10 * time.Minute // in which a file has to
+	maxSmallBodies = 8 << 20          // of all small ones that are being served
+	maxToolBodies  = 56 << 20         // of all others
+	smallBody      = 64 << 10         // at most
+	bodyTime       = 60 * time.Second // in which a body has to come
+	fileTime       = 10 * time.Minute // in which a file has to
 )
 
 type callerKey struct{}
@@ -203,36 +206,55 @@ func writeJSON(w http.ResponseWriter, body []byte) {
 	_, _ = w.Write(body) // #nosec G705 -- JSON, said to be, with nosniff; a client that left is none of ours
 }
 
-// bodies bounds the memory that bodies of all requests to tools take.
-type bodies struct{ free *semaphore.Weighted }
+// bodies bounds the memory that bodies of all requests to tools take. Small ones have
+// a share of their own: a large one takes its share before it comes, and may come
+// slowly, which is not to keep every call waiting.
+type bodies struct{ small, large *semaphore.Weighted }
 
-func newBodies() bodies { return bodies{semaphore.NewWeighted(maxToolBodies)} }
+func newBodies() bodies {
+	return bodies{semaphore.NewWeighted(maxSmallBodies), semaphore.NewWeighted(maxToolBodies)}
+}
 
 // read takes a body of at most limit bytes. give returns its share of the
 // memory.
 func (b bodies) read(w http.ResponseWriter, r *http.Request, what string, limit int64) (body []byte, give func(), reason *deny.Reason) {
 	limit = min(limit, maxToolBodies)
-	size := r.ContentLength
-	if size > limit {
+	if r.ContentLength > limit {
 		return nil, nil, tool.TooLarge(what, limit)
 	}
-	if size < 0 {
-		size = limit
+	share, size := b.small, r.ContentLength
+	switch {
+	case size < 0:
+		size = min(limit, smallBody) // until it turns out to be larger
+	case size > smallBody:
+		share = b.large
 	}
-	if err := b.free.Acquire(r.Context(), size); err != nil {
+	if err := share.Acquire(r.Context(), size); err != nil {
 		return nil, nil, cut(what, err)
 	}
-	give = func() { b.free.Release(size) }
 	until := http.NewResponseController(w)
+	defer func() { _ = until.SetReadDeadline(time.Time{}) }()
 	_ = until.SetReadDeadline(time.Now().Add(bodyTime)) // not every transport has one
 	var err error
 	if r.ContentLength >= 0 {
 		body = make([]byte, size)
 		_, err = io.ReadFull(r.Body, body)
 	} else {
-		body, err = io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+		from := http.MaxBytesReader(w, r.Body, limit)
+		body, err = io.ReadAll(io.LimitReader(from, size+1))
+		if int64(len(body)) > size {
+			share.Release(size) // it may have to wait for the other, and others not for it
+			share, size = b.large, limit
+			if err := share.Acquire(r.Context(), size); err != nil {
+				return nil, nil, cut(what, err)
+			}
+			_ = until.SetReadDeadline(time.Now().Add(bodyTime))
+			all := bytes.NewBuffer(body)
+			_, err = all.ReadFrom(from)
+			body = all.Bytes()
+		}
 	}
-	_ = until.SetReadDeadline(time.Time{})
+	give = func() { share.Release(size) }
 	if err == nil {
 		return body, give, nil
 	}

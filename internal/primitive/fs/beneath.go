@@ -70,9 +70,10 @@ func lookOnce(dir int, name string) (unix.Stat_t, error) {
 	return st, again(func() error { return unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW) })
 }
 
-// changing says whether a file with one name may be losing another one.
+// changing says whether a file with one name may be losing another one, or one
+// without a name is being removed: it was found by the name that it then lost.
 func changing(st *unix.Stat_t) bool {
-	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink == 1 && time.Since(time.Unix(st.Ctim.Unix())) < fresh
+	return st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink <= 1 && time.Since(time.Unix(st.Ctim.Unix())) < fresh
 }
 
 func unchanged(a, b *unix.Stat_t) bool {

@@ -32,7 +32,10 @@
 //
 // Bytes are the sizes of files, files and folders are counted besides. Both are
 // counted by a walk at the start, and from then on taken from the
-// [storage.Budget] before they are used. A file that replaces another takes
-// only what it is larger by; both lie on the disk until the rename, so up to
-// [MaxWrites] files' worth may lie there above the quota for that time.
+// [storage.Budget] before they are used. A file that replaces another takes its
+// whole size until the rename, because both lie on the disk until then, and only
+// what it is larger by afterwards. Where the budget has less left, up to [MaxSpare]
+// bytes of all that are being written may lie there above it, so that a full quota
+// can be written anew; with more than that, temporary files could fill the disk that
+// the gateway's records are on, too.
 package fs

@@ -94,8 +94,15 @@ func (s *Store) makeFolder(ctx context.Context, what string, p Path, dir int, na
 // Mkdir makes a folder and those above it; one that is there is left alone.
 // It says whether it made it.
 func (s *Store) Mkdir(ctx context.Context, what string, p Path) (bool, error) {
+	return s.mkdir(ctx, what, p, nil)
+}
+
+func (s *Store) mkdir(ctx context.Context, what string, p Path, c check) (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := c.ask(); err != nil {
+		return false, err
+	}
 	opened, err := s.makeFolders(ctx, what, p)
 	opened.close()
 	return len(opened.made) > 0, err
@@ -104,6 +111,10 @@ func (s *Store) Mkdir(ctx context.Context, what string, p Path) (bool, error) {
 // Delete removes a file, or a folder: an empty one, or with all that is in it.
 // What is no file or folder is left, and stops it.
 func (s *Store) Delete(ctx context.Context, what string, p Path, recursive bool) error {
+	return s.delete(ctx, what, p, recursive, nil)
+}
+
+func (s *Store) delete(ctx context.Context, what string, p Path, recursive bool, c check) error {
 	if p.Root() {
 		return tool.Refuse(deny.ToolUnsafe, what, "the agent's own folder cannot be removed", "delete what is in it")
 	}
@@ -113,15 +124,18 @@ func (s *Store) Delete(ctx context.Context, what string, p Path, recursive bool)
 		return s.refused(ctx, what, p, err)
 	}
 	defer unix.Close(fd)
-	if err := s.unlink(ctx, what, p, fd, name, recursive); err != nil {
+	if err := s.unlink(ctx, what, p, fd, name, recursive, c); err != nil {
 		return err
 	}
 	return syncFolder(fd)
 }
 
-func (s *Store) unlink(ctx context.Context, what string, p Path, dir int, name string, recursive bool) error {
+func (s *Store) unlink(ctx context.Context, what string, p Path, dir int, name string, recursive bool, c check) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if err := c.ask(); err != nil {
+		return err
+	}
 	return s.remove(ctx, what, p, dir, name, recursive)
 }
 

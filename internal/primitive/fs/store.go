@@ -8,6 +8,7 @@ import (
 	"os"
 	"sync"
 
+	"golang.org/x/sync/semaphore"
 	"golang.org/x/sys/unix"
 
 	"bulkhead/internal/deny"
@@ -21,6 +22,7 @@ const (
 	MaxInline  = 4 << 20   // bytes of one file within JSON
 	MaxEntries = 10_000    // names in one folder
 	MaxWrites  = 8         // files being written at once; more wait
+	MaxSpare   = MaxInline // bytes of files being written, above the budget, while what they replace is there
 )
 
 // Config is what files are kept with.
@@ -41,6 +43,7 @@ type Store struct {
 	budget    *storage.Budget
 	log       *slog.Logger
 	writes    chan struct{}
+	spare     *semaphore.Weighted // [MaxSpare]
 
 	// mu is held while names change, so that what is counted and what is there
 	// stay the same.
@@ -53,7 +56,7 @@ func Open(cfg Config) (_ *Store, err error) {
 	if cfg.Log == nil {
 		cfg.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Store{root: -1, tmp: -1, budget: cfg.Budget, log: cfg.Log, writes: make(chan struct{}, MaxWrites)}
+	s := &Store{root: -1, tmp: -1, budget: cfg.Budget, log: cfg.Log, writes: make(chan struct{}, MaxWrites), spare: semaphore.NewWeighted(MaxSpare)}
 	defer func() {
 		if err != nil {
 			_ = s.Close()

@@ -455,3 +455,51 @@ func TestAgentsDoNotMeetUnderEachOthersNames(t *testing.T) {
 	}
 	b.agrees(t)
 }
+
+// TestWhatIsBeingWrittenStaysWithinTheQuota has one file replaced by many at once: until
+// they are in its place all of them are on the disk.
+func TestWhatIsBeingWrittenStaysWithinTheQuota(t *testing.T) {
+	const size = 3 << 20
+	limit := int64(2 * size)
+	w, ctx := open(t, t.TempDir(), storage.Limits{Bytes: limit, Files: 10}), t.Context()
+	p := at(t, "f")
+	if _, err := w.put(ctx, p, make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	for _, declared := range []int64{size, -1} {
+		var writing []*Writer
+		onDisk := int64(size)
+		for range MaxWrites {
+			f, err := w.Create(ctx, "fs_write", p, declared, "")
+			if err == nil {
+				writing = append(writing, f)
+				var n int
+				n, err = f.Write(make([]byte, size))
+				onDisk += int64(n)
+			}
+			if err != nil && code(err) != deny.ToolQuota {
+				t.Fatal(err)
+			}
+		}
+		if onDisk > limit+MaxSpare {
+			t.Errorf("%d bytes are on the disk, of %d and %d to spare", onDisk, limit, MaxSpare)
+		}
+		if onDisk < limit {
+			t.Errorf("only %d bytes could be written, of %d", onDisk, limit)
+		}
+		for _, f := range writing {
+			f.Abort()
+		}
+		w.agrees(t)
+	}
+	// What was to spare is there again, each time.
+	if _, err := w.put(ctx, at(t, "g"), make([]byte, size)); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if _, err := w.put(ctx, p, make([]byte, size)); err != nil {
+			t.Error(err)
+		}
+	}
+	w.agrees(t)
+}

@@ -59,7 +59,7 @@ func (s *Store) Tools() []tool.Tool {
 			},
 		},
 		{
-			Name: "fs_mkdir", Group: tool.Files, Effect: true, Run: s.mkdir,
+			Name: "fs_mkdir", Group: tool.Files, Effect: true, Run: s.maker,
 			Summary: "Make a folder, and those above it.",
 			Fields:  []tool.Field{path("which folder", true)},
 		},
@@ -109,13 +109,14 @@ func (s *Store) write(ctx context.Context, c *tool.Call) (any, error) {
 	if err := c.Begin(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.keep(ctx, c, p, func(was) (was, bool) {
+	stays, err := s.keep(ctx, c, p, func(was) (was, bool) {
 		data := c.In.Bytes("data")
 		if c.In.Has("text") {
 			data = []byte(c.In.String("text"))
 		}
 		return afterWrite(data), !streamed
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
 	w, err := s.Create(ctx, c.What(), p, b.size, c.In.String("contentType"))
@@ -123,6 +124,7 @@ func (s *Store) write(ctx context.Context, c *tool.Call) (any, error) {
 		return nil, err
 	}
 	defer w.Abort()
+	w.check = stays
 	if _, err := io.Copy(struct{ io.Writer }{w}, b.r); err != nil {
 		return nil, cut(c.What(), err)
 	}
@@ -216,12 +218,13 @@ func (s *Store) remover(ctx context.Context, c *tool.Call) (any, error) {
 	if err := c.Begin(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.keep(ctx, c, p, func(b was) (was, bool) {
+	stays, err := s.keep(ctx, c, p, func(b was) (was, bool) {
 		return was{}, b.Kind != aFolder || !c.In.Bool("recursive") // a folder with what is in it is not kept
-	}); err != nil {
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err := s.Delete(ctx, c.What(), p, c.In.Bool("recursive")); err != nil {
+	if err := s.delete(ctx, c.What(), p, c.In.Bool("recursive"), stays); err != nil {
 		return nil, err
 	}
 	return struct {
@@ -230,7 +233,7 @@ func (s *Store) remover(ctx context.Context, c *tool.Call) (any, error) {
 	}{p.String(), true}, nil
 }
 
-func (s *Store) mkdir(ctx context.Context, c *tool.Call) (any, error) {
+func (s *Store) maker(ctx context.Context, c *tool.Call) (any, error) {
 	p, err := named(c)
 	if err != nil {
 		return nil, err
@@ -238,10 +241,11 @@ func (s *Store) mkdir(ctx context.Context, c *tool.Call) (any, error) {
 	if err := c.Begin(ctx); err != nil {
 		return nil, err
 	}
-	if err := s.keep(ctx, c, p, func(was) (was, bool) { return was{Kind: aFolder}, true }); err != nil {
+	stays, err := s.keep(ctx, c, p, func(was) (was, bool) { return was{Kind: aFolder}, true })
+	if err != nil {
 		return nil, err
 	}
-	made, err := s.Mkdir(ctx, c.What(), p)
+	made, err := s.mkdir(ctx, c.What(), p, stays)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 
+	"golang.org/x/sys/unix"
+
 	"bulkhead/internal/deny"
 	"bulkhead/internal/tool"
 )
@@ -82,26 +84,56 @@ func (s *Store) now(ctx context.Context, what string, p Path) (w was, ok bool, e
 	return was{aFile, int64(len(data)), sumOf(data), f.ContentType, data}, true, nil
 }
 
+// check is asked with the lock held, right before a name changes; with an error it
+// does not change. nil: nothing is asked.
+type check func() error
+
+func (c check) ask() error {
+	if c == nil {
+		return nil
+	}
+	return c()
+}
+
+// stays asks whether a path is still as it was seen; otherwise is what is answered
+// when it is not.
+func (s *Store) stays(ctx context.Context, what string, p Path, seen was, otherwise error) check {
+	return func() error {
+		switch current, _, err := s.now(ctx, what, p); {
+		case err != nil:
+			return err
+		case !current.same(seen):
+			return otherwise
+		}
+		return nil
+	}
+}
+
 // keep keeps what takes a change of a path back, before it is made, when somebody may
-// want that and it can be: after gives what the path will be.
-func (s *Store) keep(ctx context.Context, c *tool.Call, p Path, after func(before was) (was, bool)) error {
+// want that and it can be: after gives what the path will be. The change is made
+// under the check that is given: by what was kept, one that somebody else made
+// meanwhile would be taken back too.
+func (s *Store) keep(ctx context.Context, c *tool.Call, p Path, after func(before was) (was, bool)) (check, error) {
 	k := tool.KeeperOf(ctx)
 	if k == nil {
-		return nil
+		return nil, nil
 	}
 	before, ok, err := s.now(ctx, c.What(), p)
 	if err != nil || !ok {
-		return nil //nolint:nilerr // the change itself says what is wrong
+		return nil, nil //nolint:nilerr // the change itself says what is wrong
 	}
 	u := undo{Path: p.String(), Before: before}
 	if u.After, ok = after(before); !ok {
-		return nil
+		return nil, nil
 	}
 	raw, err := json.Marshal(u)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return k(nil, raw)
+	if err := k(nil, raw); err != nil {
+		return nil, err
+	}
+	return s.stays(ctx, c.What(), p, before, s.refused(ctx, c.What(), p, unix.EAGAIN)), nil
 }
 
 // Undo takes a change of a path back, unless the path has changed since. Where it was
@@ -115,6 +147,7 @@ func (s *Store) Undo(ctx context.Context, what string, raw []byte) error {
 	if reason != nil {
 		return reason
 	}
+	changed := tool.Refuse(deny.ToolConflict, what, fmt.Sprintf("%q has changed since", p), "look at it with fs_stat, and put it right yourself")
 	current, _, err := s.now(ctx, what, p)
 	switch {
 	case err != nil:
@@ -122,13 +155,14 @@ func (s *Store) Undo(ctx context.Context, what string, raw []byte) error {
 	case current.same(u.Before):
 		return nil
 	case !current.same(u.After):
-		return tool.Refuse(deny.ToolConflict, what, fmt.Sprintf("%q has changed since", p), "look at it with fs_stat, and put it right yourself")
+		return changed
 	}
+	stays := s.stays(ctx, what, p, u.After, changed)
 	switch u.Before.Kind {
 	case "":
-		return s.Delete(ctx, what, p, false)
+		return s.delete(ctx, what, p, false, stays)
 	case aFolder:
-		_, err := s.Mkdir(ctx, what, p)
+		_, err := s.mkdir(ctx, what, p, stays)
 		return err
 	}
 	w, err := s.Create(ctx, what, p, u.Before.Size, u.Before.Type)
@@ -136,6 +170,7 @@ func (s *Store) Undo(ctx context.Context, what string, raw []byte) error {
 		return err
 	}
 	defer w.Abort()
+	w.check = stays
 	if _, err := w.Write(u.Before.Data); err != nil {
 		return err
 	}

@@ -2,12 +2,15 @@ package fs
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"strings"
+	"sync"
 	"testing"
 
 	"bulkhead/internal/deny"
 	"bulkhead/internal/primitive/storage"
+	"bulkhead/internal/tool"
 )
 
 func TestUndoTouchesOnlyWhatIsAsItWasLeft(t *testing.T) {
@@ -93,4 +96,97 @@ func FuzzUndo(f *testing.F) {
 		}
 		w.agrees(t)
 	})
+}
+
+// meanwhile is a context that does something the first time that it is waited for.
+type meanwhile struct {
+	context.Context
+	do func()
+}
+
+func (m *meanwhile) Done() <-chan struct{} {
+	if do := m.do; do != nil {
+		m.do = nil
+		do()
+	}
+	return m.Context.Done()
+}
+
+func TestUndoLeavesWhatIsWrittenWhileItComparesAlone(t *testing.T) {
+	w := open(t, t.TempDir(), roomy)
+	p := at(t, "f")
+	put := func(ctx context.Context, text string) {
+		if _, err := w.put(ctx, p, []byte(text)); err != nil {
+			t.Error(err)
+		}
+	}
+	old := was{aFile, 3, sumOf([]byte("old")), "text/plain", []byte("old")}
+	t.Run("what was there before comes back", func(t *testing.T) {
+		put(t.Context(), "new")
+		raw, err := json.Marshal(undo{"f", old, afterWrite([]byte("new"))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx := &meanwhile{t.Context(), func() { put(t.Context(), "other") }}
+		if err := w.Undo(ctx, "test", raw); code(err) != deny.ToolConflict {
+			t.Errorf("%v", err)
+		}
+		if got, err := w.get(t.Context(), p); string(got) != "other" {
+			t.Errorf("%q, %v", got, err)
+		}
+	})
+	t.Run("there was nothing before", func(t *testing.T) {
+		raw, err := json.Marshal(undo{"f", was{}, afterWrite([]byte("new"))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 300 { // whichever comes first, the other content is what stays
+			put(t.Context(), "new")
+			var both sync.WaitGroup
+			both.Go(func() { put(t.Context(), "other") })
+			both.Go(func() { _ = w.Undo(t.Context(), "test", raw) }) // done or refused
+			both.Wait()
+			if got, err := w.get(t.Context(), p); string(got) != "other" {
+				t.Fatalf("%q, %v", got, err)
+			}
+		}
+	})
+	w.agrees(t)
+}
+
+// What is kept must be what the call replaced: by an older one, a rollback would take
+// somebody else's change back too.
+func TestAChangeThatIsKeptReplacesWhatWasKept(t *testing.T) {
+	w := open(t, t.TempDir(), roomy)
+	d, _ := dispatcher(t, w)
+	for name, c := range map[string]struct {
+		tool, input string
+		meanwhile   func(Path) error
+	}{
+		"a file is written": {"fs_write", `{"path":"f","text":"mine"}`, func(p Path) error { _, err := w.put(t.Context(), p, []byte("theirs")); return err }},
+		"a file is deleted": {"fs_delete", `{"path":"f"}`, func(p Path) error { _, err := w.put(t.Context(), p, []byte("theirs")); return err }},
+		"a folder is made":  {"fs_mkdir", `{"path":"f"}`, func(p Path) error { _, err := w.Mkdir(t.Context(), "test", p); return err }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := at(t, "f")
+			_ = w.Delete(t.Context(), "test", p, true) // it may not be there
+			if c.tool == "fs_delete" {
+				if _, err := w.put(t.Context(), p, []byte("old")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			ctx := tool.WithKeeper(t.Context(), func(tool.Exec, []byte) error { return c.meanwhile(p) })
+			_, r := d.Call(ctx, tool.Caller{Team: "t", Agent: "a"}, c.tool, []byte(c.input))
+			if r == nil || r.Code != deny.ToolConflict {
+				t.Errorf("%v", r)
+			}
+			if c.tool == "fs_mkdir" {
+				return
+			}
+			if got, err := w.get(t.Context(), p); string(got) != "theirs" {
+				t.Errorf("%q, %v", got, err)
+			}
+		})
+	}
+	w.agrees(t)
 }

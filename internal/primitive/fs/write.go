@@ -36,12 +36,14 @@ type Writer struct {
 	path     Path
 	typ      string
 	declared int64 // -1: not known
+	check    check // before the file comes to its place
 
 	f       *os.File
 	tmp     string
 	head    []byte
 	written int64
 	credit  int64 // bytes that the file to be replaced gives back
+	spare   int64 // bytes taken of what may lie there above the budget
 	bytes   int64 // taken of the budget
 	files   int64 // taken of the budget
 }
@@ -86,8 +88,8 @@ func (s *Store) Create(ctx context.Context, what string, p Path, size int64, con
 			return nil, err
 		}
 	}
-	if size > old.size {
-		if err := w.take(size-old.size, 0); err != nil {
+	if size > 0 {
+		if err := w.reserve(size); err != nil {
 			return nil, err
 		}
 	}
@@ -150,6 +152,26 @@ func (w *Writer) take(bytes, files int64) error {
 	return nil
 }
 
+// reserve takes room for n bytes more. The file to be replaced is there until the
+// end, so it is room for all of them; where the budget has less, what that file will
+// give back counts within [MaxSpare].
+func (w *Writer) reserve(n int64) error {
+	err := w.take(n, 0)
+	if err == nil {
+		return nil
+	}
+	spare := min(n, w.credit-w.spare, MaxSpare)
+	if spare <= 0 || !w.s.spare.TryAcquire(spare) {
+		return err
+	}
+	if err := w.take(n-spare, 0); err != nil {
+		w.s.spare.Release(spare)
+		return err
+	}
+	w.spare += spare
+	return nil
+}
+
 // Write writes the next bytes. Its error may be a *deny.Reason.
 func (w *Writer) Write(b []byte) (int, error) {
 	end := w.written + int64(len(b))
@@ -159,10 +181,10 @@ func (w *Writer) Write(b []byte) (int, error) {
 	case w.declared >= 0 && end > w.declared:
 		return 0, w.sized(end)
 	}
-	if need := end - w.credit - w.bytes; need > 0 {
+	if need := end - w.spare - w.bytes; need > 0 {
 		// By steps, but not to be refused for the rest of a step.
 		if err := w.take(max(need, step), 0); err != nil {
-			if err := w.take(need, 0); err != nil {
+			if err := w.reserve(need); err != nil {
 				return 0, err
 			}
 		}
@@ -218,6 +240,9 @@ func (w *Writer) Commit() (Info, error) {
 func (w *Writer) place() (opened folders, err error) {
 	w.s.mu.Lock()
 	defer w.s.mu.Unlock()
+	if err := w.check.ask(); err != nil {
+		return opened, err
+	}
 	dir, name := w.path.parent()
 	opened, err = w.s.makeFolders(w.ctx, w.what, dir)
 	if err != nil {
@@ -286,6 +311,7 @@ func (w *Writer) Abort() {
 		}
 	}
 	w.s.budget.Give(w.bytes, w.files)
+	w.s.spare.Release(w.spare)
 	<-w.s.writes
 	w.s = nil
 }
