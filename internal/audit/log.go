@@ -44,6 +44,7 @@ type Log struct {
 	public string
 	now    func() time.Time
 	free   func() (uint64, error) // bytes of the disk
+	enough int64
 
 	requests chan *request
 	ended    chan struct{} // closed when the writer has ended
@@ -76,7 +77,7 @@ func Open(dir string, witnesses []protocol.Head) (*Log, error) {
 	if err != nil {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
-	l.free = l.freeOf
+	l.free, l.enough = l.freeOf, enough
 	l.state = newState(verifier)
 	if err := l.load(witnesses); err != nil {
 		return nil, errors.Join(err, l.f.Close())

@@ -250,6 +250,10 @@ func TestAFullDiskStopsWhoFilledItFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	left.Store(lowFree - 1)
+	if err := give("writer", recs(50, 1)); err != nil {
+		t.Errorf("what it wrote does not matter to the disk: %v", err)
+	}
+	l.enough = 1000
 	if err := give("writer", recs(100, 1)); err == nil || !strings.Contains(err.Error(), "more than its share") {
 		t.Errorf("who filled the disk: %v", err)
 	}

@@ -10,13 +10,17 @@ import (
 // that a captured gateway does not take from the others what is left of it.
 const lowFree = 1 << 30
 
+// enough is what an agent has written that does not matter to the disk.
+const enough = 256 << 20
+
 // member is an agent, whatever its lists are called.
 type member struct{ team, agent string }
 
 func (s source) member() member { return member{s.team, s.agent} }
 
 // within answers the requests for which the disk has no room, and gives the others: below
-// lowFree those are refused whose agent has written a quarter more than an equal share.
+// lowFree those are refused whose agent has written a quarter more than an equal share, and
+// so much that it matters to the disk.
 func (l *Log) within(all []*request) []*request {
 	free, err := l.free()
 	if err != nil || free >= lowFree {
@@ -31,7 +35,7 @@ func (l *Log) within(all []*request) []*request {
 	share := total / int64(max(1, len(l.state.bytes)))
 	var rest []*request
 	for _, r := range all {
-		if n := l.state.bytes[r.source.member()]; len(l.state.bytes) > 1 && n > share+share/4 {
+		if n := l.state.bytes[r.source.member()]; len(l.state.bytes) > 1 && n > l.enough && n > share+share/4 {
 			r.done <- fmt.Errorf("audit: %d MiB are free on its disk, and this agent wrote %d of the %d MiB of the log, more than its share: free some", free>>20, n>>20, total>>20)
 			continue
 		}

@@ -32,12 +32,13 @@ type folds struct {
 	seen    map[kind]int
 	bytes   int
 	counted bool // some were counted since then, and are no records yet
+	due     bool // so were some before: they become records, whatever comes meanwhile
 }
 
 // turn begins anew when the time is over, also that of a clock that went back.
 func (f *folds) turn(now time.Time) {
 	if d := now.Sub(f.since); d >= foldTime || d < 0 || f.seen == nil {
-		*f = folds{since: now, seen: map[kind]int{}}
+		*f = folds{since: now, seen: map[kind]int{}, due: f.due || f.counted}
 	}
 }
 
@@ -57,5 +58,5 @@ func (f *folds) keeps(k kind, size int, now time.Time) bool {
 // counting says whether what was counted may still grow.
 func (f *folds) counting(now time.Time) bool {
 	f.turn(now)
-	return f.counted
+	return f.counted && !f.due
 }

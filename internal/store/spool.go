@@ -44,8 +44,9 @@ func (p *spool) load(db *sqlite.Conn) error {
 // pending is what a transaction adds to the spool.
 type pending struct {
 	spool
-	body bytes.Buffer
-	n    uint64 // records in body
+	body     bytes.Buffer
+	n        uint64 // records in body
+	released bool   // what was counted is among them
 }
 
 func (p *spool) begin() pending { return pending{spool: *p} }
@@ -210,6 +211,7 @@ func (t *Tx) release() error {
 	if _, err := t.db.Exec("DELETE FROM counted"); err != nil {
 		return err
 	}
+	t.spool.released = true
 	for _, text := range lines {
 		t.spool.add(text)
 	}

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -363,6 +364,41 @@ func TestANoteOfManyCountsAsMany(t *testing.T) {
 		return err
 	}); err != nil || n != 501 {
 		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// A flood does not put off what was counted, and silence does not keep it.
+func TestWhatWasCountedBecomesRecordsWhateverComes(t *testing.T) {
+	var clock atomic.Int64
+	clock.Store(time.Now().UnixNano())
+	s := openAt(t, Config{Path: filepath.Join(t.TempDir(), "system.db"), Now: func() time.Time { return time.Unix(0, clock.Load()) }})
+	const minutes, each = 4, 8 * foldAfter
+	for range minutes {
+		var all sync.WaitGroup
+		for range each {
+			all.Go(func() {
+				if err := s.Write(t.Context(), call(record.Denied, "mem_set")); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		clock.Add(int64(foldTime) + 1)
+	}
+	told := func() (n uint64) {
+		for _, r := range spooled(t, s) {
+			n += max(r.Count, 1)
+		}
+		return n
+	}
+	if n := told(); n < (minutes-2)*each {
+		t.Errorf("%d of %d are records", n, minutes*each)
+	}
+	if err := s.Sweep(t.Context()); err != nil { // nobody calls any more
+		t.Fatal(err)
+	}
+	if n := told(); n != minutes*each {
+		t.Errorf("%d of %d are records", n, minutes*each)
 	}
 }
 

@@ -47,7 +47,7 @@ func (s *Store) Sweep(ctx context.Context) error {
 			}
 		}
 	}
-	return nil
+	return s.Update(ctx, func(*Tx) error { return nil }) // what was counted becomes records
 }
 
 // sweep runs until the store closes.

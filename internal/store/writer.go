@@ -262,6 +262,9 @@ func (s *Store) write(t *Tx, ops []*op, notes [][]byte) error {
 		return err
 	}
 	s.w.used = t.used
+	if t.spool.released {
+		s.w.folds.due = false
+	}
 	if s.w.spool.committed(t) {
 		s.mu.Lock()
 		close(s.fresh)

@@ -66,10 +66,14 @@ func (a *alerts) run(ctx context.Context) {
 	}
 }
 
-// send alerts, again and again as long as the store refuses it only for now. The
-// others wait, as they are for the same queue. What fails is in the log; the record stands.
+// send alerts whoever is the orchestrator now, again and again as long as the store
+// refuses it only for now. The others wait, as they are for the same queue. What fails is
+// in the log; the record stands.
 func (a *alerts) send(ctx context.Context, d *adapter.Draft) {
 	for try := 1; ; try++ {
+		if d.To = *a.orchestrator.Load(); d.To == "" {
+			return
+		}
 		err := a.store.Alert(ctx, *d).Err
 		if err == nil || ctx.Err() != nil {
 			return

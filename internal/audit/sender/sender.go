@@ -51,13 +51,17 @@ const (
 
 // Run sends until ctx ends.
 func Run(ctx context.Context, cfg Config) error {
-	list, err := cfg.Spool.List(ctx)
-	if err != nil {
-		return fmt.Errorf("audit: the list's name: %w", err)
-	}
+	list := ""
 	wait, told := backoff, ""
 	for ctx.Err() == nil {
-		sent, err := send(ctx, &cfg, list)
+		var sent bool
+		var err error
+		if list == "" {
+			list, err = cfg.Spool.List(ctx)
+		}
+		if err == nil {
+			sent, err = send(ctx, &cfg, list)
+		}
 		if ctx.Err() != nil {
 			break
 		}
