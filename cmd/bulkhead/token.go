@@ -146,21 +146,7 @@ func newTokenListCommand(a *app) *cobra.Command {
 				fmt.Fprintln(a.out, "no tokens")
 				return nil
 			}
-			t := table{head: []string{"ID", "TEAM", "AGENT", "EXPIRES", "ALG", "RATE", "DOMAINS", "BY", "STATE"}}
-			for _, one := range r.Tokens {
-				state, domains, rate := cell{"live", green}, "manifest", "manifest"
-				if one.Revoked != nil {
-					state = cell{"revoked " + one.Revoked.UTC().Format(time.RFC3339), red}
-				}
-				if one.Domains != nil {
-					domains = clip(strings.Join(*one.Domains, " "), 60)
-				}
-				if one.Rate > 0 {
-					rate = strconv.Itoa(one.Rate)
-				}
-				t.add(plain(one.ID), plain(one.Team), plain(one.Agent), plain(one.Expires.UTC().Format(time.RFC3339)), plain(one.Alg), plain(rate), plain(domains),
-					plain(strconv.FormatUint(uint64(one.By), 10)), state)
-			}
+			t := tokenTable(r.Tokens)
 			t.write(a.out, a.colour)
 			return nil
 		},
@@ -168,6 +154,29 @@ func newTokenListCommand(a *app) *cobra.Command {
 	c.Flags().BoolVar(&q.All, "all", false, "revoked ones too")
 	completeAgents(a, c, "")
 	return c
+}
+
+// tokenTable shows tokens. Bounds are in the units of issue's flags.
+func tokenTable(all []protocol.Token) table {
+	t := table{head: []string{"ID", "TEAM", "AGENT", "EXPIRES", "ALG", "RATE", "MEMORY", "STORAGE", "DOMAINS", "BY", "STATE"}}
+	bound := func(n int64) cell {
+		if n == 0 {
+			return plain("manifest")
+		}
+		return plain(strconv.FormatInt(n, 10))
+	}
+	for _, one := range all {
+		state, domains := cell{"live", green}, "manifest"
+		if one.Revoked != nil {
+			state = cell{"revoked " + one.Revoked.UTC().Format(time.RFC3339), red}
+		}
+		if one.Domains != nil {
+			domains = clip(strings.Join(*one.Domains, " "), 60)
+		}
+		t.add(plain(one.ID), plain(one.Team), plain(one.Agent), plain(one.Expires.UTC().Format(time.RFC3339)), plain(one.Alg),
+			bound(int64(one.Rate)), bound(one.Memory), bound(one.Storage), plain(domains), plain(strconv.FormatUint(uint64(one.By), 10)), state)
+	}
+	return t
 }
 
 func newTokenRevokeCommand(a *app) *cobra.Command {

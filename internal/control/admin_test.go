@@ -12,7 +12,7 @@ import (
 )
 
 // ceilingOf is as control is told it: through JSON.
-func ceilingOf(t *testing.T, name string) *team.Guests {
+func ceilingOf(t testing.TB, name string) *team.Guests {
 	t.Helper()
 	m, err := team.Parse("bulkhead.yaml", []byte(`apiVersion: bulkhead/v1
 team: `+name+`

@@ -111,7 +111,8 @@ func (c *Control) Issue(q protocol.Issue) (*protocol.Issued, error) {
 		return nil, hub.BadInput(err.Error(), "change what the token is for")
 	}
 	if err := c.book.write(line{Op: opIssue, Token: &protocol.Token{
-		ID: id, Team: q.Team, Agent: q.Agent, Key: key.ID, Alg: q.Alg, Issued: now, Expires: expires, Domains: q.Domains, Rate: q.Rate, By: q.By,
+		ID: id, Team: q.Team, Agent: q.Agent, Key: key.ID, Alg: q.Alg, Issued: now, Expires: expires, Domains: q.Domains, Rate: q.Rate,
+		Storage: q.Storage, Memory: q.Memory, By: q.By,
 	}}); err != nil {
 		return nil, err
 	}

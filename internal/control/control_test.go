@@ -473,3 +473,14 @@ func FuzzBook(f *testing.F) {
 		}
 	})
 }
+
+func TestAListShowsWhatBoundsAToken(t *testing.T) {
+	k, dir := start(), t.TempDir()
+	c := open(t, dir, k)
+	issue(t, c, protocol.Issue{Rate: 5, Memory: 6, Storage: 7, Domains: &[]string{"example.com"}})
+	_ = c.Close()
+	got := open(t, dir, k).List(protocol.List{}).Tokens
+	if len(got) != 1 || got[0].Rate != 5 || got[0].Memory != 6 || got[0].Storage != 7 || got[0].Domains == nil {
+		t.Errorf("%+v", got)
+	}
+}

@@ -13,14 +13,19 @@ import (
 
 // Serve answers root on ln until ctx ends.
 func Serve(ctx context.Context, c *Control, ln *net.UnixListener, out io.Writer) error {
-	return hub.New(hub.Config{Out: out, Operator: map[string]hub.Answer{
+	return hub.New(hub.Config{Out: out, Operator: answers(c)}).Run(ctx, ln)
+}
+
+// answers are what root may ask, by verb.
+func answers(c *Control) map[string]hub.Answer {
+	return map[string]hub.Answer{
 		protocol.VerbIssue:  answer(c.Issue),
 		protocol.VerbList:   answer(func(q protocol.List) (*protocol.Tokens, error) { return c.List(q), nil }),
 		protocol.VerbRevoke: answer(c.Revoke),
 		protocol.VerbRotate: answer(c.Rotate),
 		protocol.VerbTrust:  answer(c.Trust),
 		protocol.VerbAdmin:  answer(c.Admin),
-	}}).Run(ctx, ln)
+	}
 }
 
 func answer[Q, R any](do func(Q) (R, error)) hub.Answer {

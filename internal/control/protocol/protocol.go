@@ -89,6 +89,8 @@ type Token struct {
 	Revoked *time.Time `json:"revoked,omitempty"`
 	Domains *[]string  `json:"domains,omitempty"`
 	Rate    int        `json:"ratePerMinute,omitempty"`
+	Storage int64      `json:"storageBytes,omitempty"`
+	Memory  int64      `json:"memoryBytes,omitempty"`
 	By      uint32     `json:"by"`
 }
 

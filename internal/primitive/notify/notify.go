@@ -200,5 +200,6 @@ func plain(subject, message string) string {
 	if subject != "" {
 		text = subject + ": " + message
 	}
+	text = strings.ToValidUTF8(text, "\ufffd") // a byte alone may be a control of a terminal that is not in UTF-8
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }), " ")
 }
