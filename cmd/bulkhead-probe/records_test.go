@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -31,7 +32,7 @@ func TestTheFirstFileIsNoneThatAnotherAttemptLeft(t *testing.T) {
 	if got != note || err != nil || calls != 3 {
 		t.Errorf("%s, %v after %d calls, want %s after 3", got, err, calls, note)
 	}
-	if got, err := onFirstFile(dir, func(string) error { return unix.EROFS }); got != note || err != unix.EROFS {
+	if got, err := onFirstFile(dir, func(string) error { return unix.EROFS }); got != note || !errors.Is(err, unix.EROFS) {
 		t.Errorf("%s, %v, want %s, EROFS", got, err, note)
 	}
 }

@@ -379,6 +379,7 @@ func TestOneClientDoesNotKeepOthersOut(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _ = io.Copy(io.Discard, a.Body)
+		_ = a.Body.Close()
 		return c, a.Close
 	}
 	if _, closes := open("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); !closes {

@@ -45,7 +45,7 @@ func (s *Store) refused(ctx context.Context, c *conn, what string, err error) er
 		}
 		r := tool.Refuse(deny.ToolUnsafe, what, denied+" is not allowed in an agent's SQL", "use what reads and changes rows of your own tables; db_create_table makes tables")
 		if quotes {
-			keep(r, ownWords)
+			r = keep(r, ownWords)
 		}
 		return r
 	case sqlite3.SQLITE_INTERRUPT:
@@ -169,7 +169,7 @@ func (r *refusal) reason(what string) *deny.Reason {
 		out.Mend = r.mend
 	}
 	if strings.Contains(r.why, `"`) {
-		keep(out, deny.Unquoted)
+		out = keep(out, deny.Unquoted)
 	}
 	return out
 }
