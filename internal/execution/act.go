@@ -151,7 +151,7 @@ func (e *Executions) Act(ctx context.Context, q wire.ExecutionRequest) *deny.Rea
 	if a != paused && a != resumed && a != cancelled {
 		return tool.Refuse(deny.ToolInvalid, q.ID, fmt.Sprintf("%.20q is nothing that an operator does to an execution", q.Action), "one of pause, resume, cancel")
 	}
-	id, n, ok := cut(q.ID)
+	id, n, ok := splitID(q.ID)
 	if !ok || n != 0 {
 		return missing(q.ID)
 	}

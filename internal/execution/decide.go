@@ -36,7 +36,7 @@ func asReason(err error) *deny.Reason {
 // Decide does what a person said about a call that waits. Whoever calls it has made
 // sure that it was root.
 func (e *Executions) Decide(ctx context.Context, q wire.DecideRequest) (*wire.DecideResult, *deny.Reason) {
-	id, n, ok := cut(q.ID)
+	id, n, ok := splitID(q.ID)
 	if !ok {
 		return nil, noWaiting(q.ID)
 	}
@@ -207,7 +207,7 @@ func (e *Executions) Approvals(ctx context.Context, id string) ([]wire.Approval,
 	only, n := "", 0
 	if id != "" {
 		var ok bool
-		if only, n, ok = cut(id); !ok {
+		if only, n, ok = splitID(id); !ok {
 			return nil, noWaiting(id)
 		}
 	}

@@ -761,7 +761,7 @@ func FuzzCut(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		id, n, ok := cut(s)
+		id, n, ok := splitID(s)
 		if !ok {
 			return
 		}

@@ -133,8 +133,7 @@ func refuse(code deny.Code, to, why, mend string) *deny.Reason {
 
 // Approvals gives the open questions, the oldest first; with an id, that one alone.
 func (d *Destinations) Approvals(ctx context.Context, id string) (out []wire.Approval, err error) {
-	err = d.Book.store.Update(ctx, func(t *store.Tx) error {
-		out = nil
+	err = d.Book.store.View(ctx, func(t *store.Tx) error {
 		return t.Query("SELECT id, target, since, until FROM question WHERE denied = 0 AND until > ? AND (? = '' OR id = ?) ORDER BY since, id", func(row []sqlite.Value) error {
 			out = append(out, wire.Approval{
 				ID: sqlite.Text(row[0]), Tool: Egress, Step: 1, Steps: 1, Scope: sqlite.Text(row[1]),

@@ -10,7 +10,6 @@ import (
 	"bulkhead/internal/execution"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
-	"bulkhead/test/system/throwaway"
 )
 
 // withAsk is [pair] whose writer needs a person for two of its tools.
@@ -58,23 +57,7 @@ func grantsOf(t *testing.T, c stage.CLI) (out []wire.Permit) {
 }
 
 func TestAPersonIsPutBeforeTheCallsThatTheManifestNames(t *testing.T) {
-	for _, kind := range engines {
-		t.Run(string(kind), func(t *testing.T) {
-			if kind == engine.Podman {
-				needPodman(t)
-			}
-			bin := buildHostile(t)
-			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-				c := hostileHost(t, bin)
-				write(t, c.Dir, withAsk(kind))
-				before := stage.Picture(t)
-				c.Run(t, "up")
-				person(t, c)
-				c.Run(t, "down", "--purge")
-				stage.Leaves(t, before)
-			})
-		})
-	}
+	eachHostile(t, withAsk, func(t *testing.T, c stage.CLI) { while(t, c, person) })
 }
 
 func person(t *testing.T, c stage.CLI) {

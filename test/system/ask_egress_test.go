@@ -8,30 +8,15 @@ import (
 	"bulkhead/internal/engine"
 	"bulkhead/internal/wire"
 	"bulkhead/test/system/stage"
-	"bulkhead/test/system/throwaway"
 )
 
 // A destination of ask.egress is reached by no way before a person approves it, and by
 // none after the grant ended.
 func TestAPersonIsPutBeforeADestination(t *testing.T) {
-	for _, kind := range engines {
-		t.Run(string(kind), func(t *testing.T) {
-			if kind == engine.Podman {
-				needPodman(t)
-			}
-			bin := buildHostile(t)
-			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-				c := hostileHost(t, bin)
-				write(t, c.Dir, strings.Replace(withEngine(kind), "    role: writes\n",
-					"    role: writes\n    tools: {allow: [mem_get, net], ratePerMinute: 5000}\n    ask: {egress: ['listed.example'], waiting: 2}\n", 1))
-				before := stage.Picture(t)
-				c.Run(t, "up")
-				destination(t, c)
-				c.Run(t, "down", "--purge")
-				stage.Leaves(t, before)
-			})
-		})
-	}
+	eachHostile(t, func(kind engine.Kind) string {
+		return strings.Replace(withEngine(kind), "    role: writes\n",
+			"    role: writes\n    tools: {allow: [mem_get, net], ratePerMinute: 5000}\n    ask: {egress: ['listed.example'], waiting: 2}\n", 1)
+	}, func(t *testing.T, c stage.CLI) { while(t, c, destination) })
 }
 
 func destination(t *testing.T, c stage.CLI) {

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"bulkhead/internal/engine"
 	"bulkhead/test/system/stage"
 	"bulkhead/test/system/throwaway"
 )
@@ -40,6 +41,35 @@ func hostileHost(t *testing.T, bin string) stage.CLI {
 	c := host(t, bin)
 	stage.Sh(t, "cp "+bin+"/hostile /srv/rootfs/bin/hostile")
 	return c
+}
+
+// eachHostile runs f in a host of its own for each engine, with a manifest that is not
+// in force yet and agents that have the program hostile.
+func eachHostile(t *testing.T, manifest func(engine.Kind) string, f func(t *testing.T, c stage.CLI)) {
+	t.Helper()
+	for _, kind := range engines {
+		t.Run(string(kind), func(t *testing.T) {
+			if kind == engine.Podman {
+				needPodman(t)
+			}
+			bin := buildHostile(t)
+			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
+				c := hostileHost(t, bin)
+				write(t, c.Dir, manifest(kind))
+				f(t, c)
+			})
+		})
+	}
+}
+
+// while runs f while the team is up, and holds that nothing of it is left.
+func while(t *testing.T, c stage.CLI, f func(t *testing.T, c stage.CLI)) {
+	t.Helper()
+	before := stage.Picture(t)
+	c.Run(t, "up")
+	f(t, c)
+	c.Run(t, "down", "--purge")
+	stage.Leaves(t, before)
 }
 
 // in fails the test when the command takes longer than any of its kind may: it

@@ -51,56 +51,48 @@ func works(t *testing.T, c stage.CLI, beside string) {
 }
 
 func TestAnAgentThatTakesEverythingTakesNothingFromItsNeighbour(t *testing.T) {
-	for _, kind := range engines {
-		t.Run(string(kind), func(t *testing.T) {
-			if kind == engine.Podman {
-				needPodman(t)
+	eachHostile(t, func(kind engine.Kind) string {
+		return strings.Replace(greedy, "defaults:\n", "defaults:\n  engine: "+string(kind)+"\n", 1)
+	}, func(t *testing.T, c stage.CLI) {
+		endless(t, "203.0.113.10:8081")
+		c.Run(t, "up")
+		running(t, c)
+		works(t, c, "nothing")
+		for _, x := range []struct {
+			name, clear string
+			args        []string
+			until       string // in the log of the attack; empty: a moment is enough
+		}{
+			{"a full disk", "rm /workspace/big", []string{"fill", "/workspace/big"}, "full"},
+			{"no inodes", "rm -r /home/agent/i", []string{"inodes", "/home/agent/i"}, "no space left"},
+			{"connections", "", []string{"connections", "listed.example:8081"}, "took 40 then 429"},
+			{"processes", "", []string{"pids"}, "temporarily unavailable"},
+			{"processor", "", []string{"spin"}, ""},
+			{"output", "", []string{"print"}, ""},
+			{"memory", "", []string{"memory"}, "took 64"},
+		} {
+			end, said := attack(t, c, x.args...)
+			if x.until == "" {
+				time.Sleep(time.Second)
+			} else {
+				defer func() { // a closure of its own: what the attack said when the test failed
+					if t.Failed() {
+						t.Logf("%s said %.2000s", x.name, said())
+					}
+				}()
+				stage.Until(t, x.name+" is taken", func() bool { return strings.Contains(said(), x.until) })
 			}
-			bin := buildHostile(t)
-			throwaway.Run(t, func(t *testing.T, _ *throwaway.Host) {
-				c := hostileHost(t, bin)
-				write(t, c.Dir, strings.Replace(greedy, "defaults:\n", "defaults:\n  engine: "+string(kind)+"\n", 1))
-				endless(t, "203.0.113.10:8081")
-				c.Run(t, "up")
-				running(t, c)
-				works(t, c, "nothing")
-				for _, x := range []struct {
-					name, clear string
-					args        []string
-					until       string // in the log of the attack; empty: a moment is enough
-				}{
-					{"a full disk", "rm /workspace/big", []string{"fill", "/workspace/big"}, "full"},
-					{"no inodes", "rm -r /home/agent/i", []string{"inodes", "/home/agent/i"}, "no space left"},
-					{"connections", "", []string{"connections", "listed.example:8081"}, "took 40 then 429"},
-					{"processes", "", []string{"pids"}, "temporarily unavailable"},
-					{"processor", "", []string{"spin"}, ""},
-					{"output", "", []string{"print"}, ""},
-					{"memory", "", []string{"memory"}, "took 64"},
-				} {
-					end, said := attack(t, c, x.args...)
-					if x.until == "" {
-						time.Sleep(time.Second)
-					} else {
-						defer func() { // a closure of its own: what the attack said when the test failed
-							if t.Failed() {
-								t.Logf("%s said %.2000s", x.name, said())
-							}
-						}()
-						stage.Until(t, x.name+" is taken", func() bool { return strings.Contains(said(), x.until) })
-					}
-					works(t, c, x.name)
-					end()
-					if x.clear != "" {
-						c.Run(t, "exec", "writer", "--", "sh", "-c", x.clear)
-					}
-					if a := c.Agent(t, "reviewer"); a.State != "running" || a.Restarts != 0 {
-						t.Errorf("beside %s the neighbour is %s after %d restarts: %s", x.name, a.State, a.Restarts, a.Why)
-					}
-				}
-				c.Run(t, "down", "--purge")
-			})
-		})
-	}
+			works(t, c, x.name)
+			end()
+			if x.clear != "" {
+				c.Run(t, "exec", "writer", "--", "sh", "-c", x.clear)
+			}
+			if a := c.Agent(t, "reviewer"); a.State != "running" || a.Restarts != 0 {
+				t.Errorf("beside %s the neighbour is %s after %d restarts: %s", x.name, a.State, a.Restarts, a.Why)
+			}
+		}
+		c.Run(t, "down", "--purge")
+	})
 }
 
 // endless serves HTTP answers that never come to their end.

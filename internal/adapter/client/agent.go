@@ -57,7 +57,7 @@ func (a *Agent) sendAll(ctx context.Context, drafts []adapter.Draft, late bool) 
 		some := a.send(ctx, drafts[:n], late)
 		out = append(out, some...)
 		drafts = drafts[n:]
-		if slices.ContainsFunc(some, func(r adapter.SendResult) bool { return unsaid(r.Err) }) {
+		if slices.ContainsFunc(some, func(r adapter.SendResult) bool { return Away(r.Err) }) {
 			break // what follows must not overtake it
 		}
 	}
@@ -69,8 +69,8 @@ func (a *Agent) sendAll(ctx context.Context, drafts []adapter.Draft, late bool) 
 
 var errBefore = errors.New("adapter: it did not take a draft before this one")
 
-// unsaid says whether an error leaves open what becomes of a draft.
-func unsaid(err error) bool {
+// Away says whether an error means that the adapter could not say what becomes of a draft.
+func Away(err error) bool {
 	var r *deny.Reason
 	return err != nil && (!errors.As(err, &r) || r.Code == deny.MessageUnavailable)
 }

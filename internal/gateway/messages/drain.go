@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"bulkhead/internal/adapter"
+	"bulkhead/internal/adapter/client"
 	"bulkhead/internal/deny"
 	"bulkhead/internal/gateway/outbox"
 	"bulkhead/internal/record"
@@ -142,7 +143,7 @@ func (m *Messages) drainSome(ctx context.Context, out []outbox.Waiting) bool {
 		case r.Err == nil:
 			m.drain.release(dest)
 			m.box.Done(out[i].Number)
-		case away(r.Err):
+		case client.Away(r.Err):
 			said = false
 		case errors.As(r.Err, &reason) && reason.RetryAfter > 0:
 			m.drain.hold(dest, reason)

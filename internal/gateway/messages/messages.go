@@ -101,7 +101,7 @@ func (m *Messages) send(ctx context.Context, d adapter.Draft) outcome {
 		return outcome{SendResult: adapter.SendResult{Err: err}}
 	} else if direct {
 		r := m.sendSingle(d)
-		if !away(r.Err) {
+		if !client.Away(r.Err) {
 			return outcome{SendResult: r}
 		}
 	}
@@ -120,7 +120,7 @@ func (m *Messages) sendAll(ctx context.Context, drafts []adapter.Draft) []outcom
 			direct[j] = drafts[i]
 		}
 		for j, r := range m.ask(ctx, direct, false) {
-			if i := at[j]; away(r.Err) {
+			if i := at[j]; client.Away(r.Err) {
 				keeping = true
 				out[i] = m.keep(drafts[i])
 			} else {
@@ -213,15 +213,6 @@ func (m *Messages) keep(d adapter.Draft) outcome {
 func (m *Messages) Outbox() (waiting int, lost, gaps uint64, changed <-chan struct{}) {
 	_, changed = m.box.Waiting(0)
 	return m.box.Len(), m.lost.Load(), m.gaps.Load(), changed
-}
-
-// away says whether an error means that the adapter could not say.
-func away(err error) bool {
-	var r *deny.Reason
-	if errors.As(err, &r) {
-		return r.Code == deny.MessageUnavailable
-	}
-	return err != nil
 }
 
 var errAway = errors.New("the team's adapter cannot be reached")
