@@ -192,10 +192,11 @@ func TestWhatAnOperatorDoesInsideIsOnRecord(t *testing.T) {
 		c.Try(t, "run", "writer", "--", "sh", "-c", "exit 6")
 		stage.Until(t, "a one-off container's too", has(`"kind":"exec"`, `"allowed"`, "run in a one-off container", "exit 6"))
 		for _, k := range []struct{ signal, seconds, how string }{{"INT", "600", "interrupt"}, {"KILL", "601", "the operator left"}} {
-			stage.Sh(t, "cd "+c.Dir+"; "+c.Bin+"/bulkhead exec writer -- sleep "+k.seconds+" </dev/null >/dev/null 2>&1 & echo $! >/srv/sleeper; disown")
-			stage.Until(t, "it runs", func() bool { return stage.Sh(t, "pgrep -fc '^sleep "+k.seconds+"' || true") == "1\n" })
+			stage.Sh(t, "cd "+c.Dir+"; "+c.Bin+"/bulkhead exec writer -- sh -c 'echo up; exec sleep "+k.seconds+"' </dev/null >/srv/up 2>&1 & echo $! >/srv/sleeper; disown")
+			// A signal that comes before the command line knows that it runs calls the start off.
+			stage.Until(t, "it runs, and who began it knows", func() bool { return stage.Sh(t, "cat /srv/up || true") == "up\n" })
 			stage.Sh(t, "kill -"+k.signal+" $(cat /srv/sleeper)")
-			stage.Until(t, "how a command ended that was not let end: "+k.how, has(`"kind":"exec"`, `"allowed"`, `"target":"sleep"`, "ended: ", k.how))
+			stage.Until(t, "how a command ended that was not let end: "+k.how, has(`"kind":"exec"`, `"allowed"`, `"target":"sh"`, "ended: ", k.how))
 		}
 		c.Try(t, "ws", "push", "writer", c.Dir)
 		stage.Until(t, "a workspace", has(`"kind":"exec"`, `"target":"workspace"`, "ws push"))
